@@ -75,11 +75,11 @@ async def test_one_lane_does_not_take_what_another_needs() -> None:
     assert most <= lanes_budget(SETTINGS) + 2 * LARGE
 
 
-def test_memory_without_a_budget_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_memory_without_a_budget_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(BudgetShare, "full", False)
     monkeypatch.setattr(Runner, "_room", lambda _: sys.maxsize)
     with pytest.raises(AssertionError):
-        test_large_messages_for_a_receiver_that_is_down("dedicated")
+        await test_large_messages_for_a_receiver_that_is_down("dedicated")
 
 
 async def test_parked_records_come_back_within_the_budget() -> None:

@@ -9,6 +9,7 @@ from functools import partial
 from itertools import count
 from typing import Any, Final, Literal, TypeVar
 
+import pytest
 from aiohttp import ClientSession, ClientTimeout, CookieJar
 from click import Command
 from click.testing import CliRunner, Result
@@ -396,6 +397,13 @@ async def running_api(
         await server.stop()
         following.cancel()
         await asyncio.gather(following, return_exceptions=True)
+
+
+@pytest.fixture
+async def rig() -> AsyncIterator[Rig]:
+    """The same, for a test."""
+    async with running_api() as running:
+        yield running
 
 
 async def run_command(

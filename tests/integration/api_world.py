@@ -6,6 +6,7 @@ from contextlib import asynccontextmanager
 from functools import cache
 from typing import Any, Final
 
+import pytest
 import pytest_asyncio
 
 from relay.api.openapi.document import document as openapi_of
@@ -89,6 +90,13 @@ async def only_read() -> AsyncIterator[Rig]:
     """A shared world for all tests of a module, which must not change it."""
     async with world() as rig:
         yield rig
+
+
+@pytest.fixture
+async def rig() -> AsyncIterator[Rig]:
+    """The same, for a test."""
+    async with world() as found:
+        yield found
 
 
 @asynccontextmanager

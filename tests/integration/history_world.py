@@ -5,6 +5,7 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Any, Final, NamedTuple
 
+import pytest
 from msgspec import structs
 
 from relay.domain.attempt import Attempt
@@ -63,6 +64,13 @@ async def world() -> AsyncIterator[World]:
             ending("m-3", source="other", offset=1, at=9, status="failed", reason="exhausted", attempts=2),
         )  # fmt: skip
         yield World(rig, history)
+
+
+@pytest.fixture
+async def at() -> AsyncIterator[World]:
+    """The same, for a test."""
+    async with world() as found:
+        yield found
 
 
 def arrived(rig: Rig, number: int, **more: Any) -> ArrivalFact:

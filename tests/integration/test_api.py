@@ -2,7 +2,6 @@
 
 import asyncio
 import json
-from collections.abc import AsyncIterator
 from dataclasses import replace
 from urllib.parse import quote
 
@@ -21,6 +20,7 @@ from relay.state.read_model import LaneHeartbeat
 from relay.state.replies import answered
 from relay.state.rows import Arrival, MessageStage, Result, delivery_row
 from tests.integration.api_rig import PAYLOAD_CAP, Rig, document, problem, running_api
+from tests.integration.api_rig import rig as rig
 from workers.dependencies import Meter
 
 TRACE = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"
@@ -46,12 +46,6 @@ DELIVERY_FIELDS = [
     "callback",
     "next_at",
 ]
-
-
-@pytest.fixture
-async def rig() -> AsyncIterator[Rig]:
-    async with running_api() as running:
-        yield running
 
 
 # --- POST -------------------------------------------------------------------------------------------------------

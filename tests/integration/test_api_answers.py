@@ -1,7 +1,5 @@
 """Tests of answer URLs: a receiver POSTs its answer, once or several times, early or late."""
 
-from collections.abc import AsyncIterator
-
 import pytest
 from msgspec import structs
 
@@ -16,6 +14,7 @@ from relay.state.port import Lane
 from relay.state.replies import answered, of
 from relay.state.rows import Mark, Result, Row, Stage, delivery_row
 from tests.integration.api_rig import ANSWER_CAP, NOW, SECRET, Rig, document, problem, running_api
+from tests.integration.api_rig import rig as rig
 from workers.row_reconstruction import enqueued
 
 TRACE = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"
@@ -23,12 +22,6 @@ DELIVERY = DeliveryId("ci", "app", "m-1")
 ROW = delivery_row(DELIVERY)
 LANE = Lane("t-to_receiver_ci", 0, 1)
 ASK = BeginRequest(ROW, 0, b"token-01", Limits(0.0, 25.0, BreakerPolicy(), 25.0))
-
-
-@pytest.fixture
-async def rig() -> AsyncIterator[Rig]:
-    async with running_api() as running:
-        yield running
 
 
 def url(generation: int = 0, delivery: DeliveryId = DELIVERY, *, secret: bytes = SECRET, life_s: int = 60) -> str:

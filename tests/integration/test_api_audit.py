@@ -15,6 +15,7 @@ from relay.domain.errors import StateUnavailable
 from relay.state.port import EndpointHealth
 from tests.integration.api_rig import NOW, Reply, Rig, document, problem, running_api
 from tests.integration.api_world import KEY, KEY_ID, add_dead_letter, world
+from tests.integration.api_world import rig as rig
 
 ADMIN = {"Authorization": f"Bearer {KEY}"}
 JSON = {"Content-Type": "application/json"}
@@ -109,59 +110,55 @@ async def test_who_is_told_by_the_keys_id_and_name_or_as_anybody() -> None:
         ]
 
 
-async def test_what_changes_nothing_leaves_no_line() -> None:
-    async with world() as rig:
-        for method, target, said in (
-            ("GET", "/v1/keys", None),
-            ("DELETE", "/v1/receivers/made?dry_run=true", None),
-            ("POST", "/v1/secrets/reencrypt?dry_run=true", None),
-            ("POST", "/v1/replays", {"receiver": "ci", "dry_run": True}),
-            ("POST", "/v1/keys", {"scopes": []}),
-            ("DELETE", "/v1/keys/none", None),
-            ("POST", "/v1/receivers", {"name": "x"}),
-            ("POST", "/v1/sources/github/messages?receiver=ci", {}),
-        ):
-            await call(rig, method, target, said)
-        await rig.post("/v1/receivers/ci/pause")  # by an unknown caller
-        await rig.post("/v1/receivers/ci/pause", Authorization=f"Bearer {KEY}", Origin="https://other.example")
-        assert await lines(rig) == []
+async def test_what_changes_nothing_leaves_no_line(rig: Rig) -> None:
+    for method, target, said in (
+        ("GET", "/v1/keys", None),
+        ("DELETE", "/v1/receivers/made?dry_run=true", None),
+        ("POST", "/v1/secrets/reencrypt?dry_run=true", None),
+        ("POST", "/v1/replays", {"receiver": "ci", "dry_run": True}),
+        ("POST", "/v1/keys", {"scopes": []}),
+        ("DELETE", "/v1/keys/none", None),
+        ("POST", "/v1/receivers", {"name": "x"}),
+        ("POST", "/v1/sources/github/messages?receiver=ci", {}),
+    ):
+        await call(rig, method, target, said)
+    await rig.post("/v1/receivers/ci/pause")  # by an unknown caller
+    await rig.post("/v1/receivers/ci/pause", Authorization=f"Bearer {KEY}", Origin="https://other.example")
+    assert await lines(rig) == []
 
 
-async def test_what_somebody_known_may_not_do_is_told_but_not_each_time() -> None:
-    async with world() as rig:
-        text = await rig.keys.make("receiver:cd", now=NOW)
-        for target in ("/v1/receivers/ci/pause", "/v1/receivers/ci/pause", "/v1/receivers/nobody/pause", "/v1/replays"):
-            reply = await rig.request("POST", target, b"", {"Authorization": f"Bearer {text}"})
-            problem(reply, 403, "forbidden")
-        told = await lines(rig)
-        assert [(line["what"], line["whom"], line["facts"]) for line in told] == [
-            ("replay.started", "", {}),
-            ("receiver.paused", "nobody", {}),
-            ("receiver.paused", "ci", {}),
-        ]
-        assert {(line["outcome"], line["status"]) for line in told} == {("refused", 403)}
-        rig.clock.now += REFUSED_EVERY_S
-        await rig.request("POST", "/v1/receivers/ci/pause", b"", {"Authorization": f"Bearer {text}"})
-        assert (await lines(rig, "limit=1"))[0]["facts"] == {"before": 1}
+async def test_what_somebody_known_may_not_do_is_told_but_not_each_time(rig: Rig) -> None:
+    text = await rig.keys.make("receiver:cd", now=NOW)
+    for target in ("/v1/receivers/ci/pause", "/v1/receivers/ci/pause", "/v1/receivers/nobody/pause", "/v1/replays"):
+        reply = await rig.request("POST", target, b"", {"Authorization": f"Bearer {text}"})
+        problem(reply, 403, "forbidden")
+    told = await lines(rig)
+    assert [(line["what"], line["whom"], line["facts"]) for line in told] == [
+        ("replay.started", "", {}),
+        ("receiver.paused", "nobody", {}),
+        ("receiver.paused", "ci", {}),
+    ]
+    assert {(line["outcome"], line["status"]) for line in told} == {("refused", 403)}
+    rig.clock.now += REFUSED_EVERY_S
+    await rig.request("POST", "/v1/receivers/ci/pause", b"", {"Authorization": f"Bearer {text}"})
+    assert (await lines(rig, "limit=1"))[0]["facts"] == {"before": 1}
 
 
-async def test_what_failed_in_between_is_told_as_unknown() -> None:
-    async with world() as rig:
-        rig.state.away.add("lease")
-        problem(await call(rig, "PATCH", "/v1/receivers/made", {"rate_limit": 5}), 503, "unavailable")
-        [line] = await lines(rig)
-        assert (line["what"], line["outcome"], line["status"]) == ("receiver.changed", "unknown", 503)
+async def test_what_failed_in_between_is_told_as_unknown(rig: Rig) -> None:
+    rig.state.away.add("lease")
+    problem(await call(rig, "PATCH", "/v1/receivers/made", {"rate_limit": 5}), 503, "unavailable")
+    [line] = await lines(rig)
+    assert (line["what"], line["outcome"], line["status"]) == ("receiver.changed", "unknown", 503)
 
 
-async def test_what_was_done_is_told_as_done_whatever_came_after_it(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_what_was_done_is_told_as_done_whatever_came_after_it(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
     async def away(_owners: object) -> list[EndpointHealth]:
         raise StateUnavailable("refused")
 
-    async with world() as rig:
-        monkeypatch.setattr(rig.state, "endpoints", away)
-        problem(await call(rig, "POST", "/v1/receivers/ci/pause"), 503, "unavailable")
-        [line] = await lines(rig)
-        assert (line["what"], line["outcome"], line["status"]) == ("receiver.paused", "done", 503)
+    monkeypatch.setattr(rig.state, "endpoints", away)
+    problem(await call(rig, "POST", "/v1/receivers/ci/pause"), 503, "unavailable")
+    [line] = await lines(rig)
+    assert (line["what"], line["outcome"], line["status"]) == ("receiver.paused", "done", 503)
 
 
 async def test_an_answer_does_not_hide_what_was_done_while_the_log_takes_no_line(
@@ -180,58 +177,53 @@ async def test_an_answer_does_not_hide_what_was_done_while_the_log_takes_no_line
         assert [line["what"] for line in await lines(rig)] == ["receiver.paused", "key.created"]
 
 
-async def test_the_list_goes_on_where_it_was_while_lines_come() -> None:
-    async with world() as rig:
-        for _ in range(4):
-            await call(rig, "POST", "/v1/receivers/ci/pause")
-        ids = [line["id"] for line in await lines(rig)]
-        page = document(await call(rig, "GET", "/v1/audit?limit=2"))
-        assert [line["id"] for line in page["items"]] == ids[:2]
-        await call(rig, "POST", "/v1/receivers/ci/resume")
-        rest = document(await call(rig, "GET", f"/v1/audit?limit=2&cursor={page['cursor']}"))
-        assert ([line["id"] for line in rest["items"]], rest["cursor"]) == (ids[2:], None)
-        for query in ("limit=0", "cursor=x", "cursor=-1", "where=me"):
-            problem(await call(rig, "GET", f"/v1/audit?{query}"), 400, "invalid-request")
+async def test_the_list_goes_on_where_it_was_while_lines_come(rig: Rig) -> None:
+    for _ in range(4):
+        await call(rig, "POST", "/v1/receivers/ci/pause")
+    ids = [line["id"] for line in await lines(rig)]
+    page = document(await call(rig, "GET", "/v1/audit?limit=2"))
+    assert [line["id"] for line in page["items"]] == ids[:2]
+    await call(rig, "POST", "/v1/receivers/ci/resume")
+    rest = document(await call(rig, "GET", f"/v1/audit?limit=2&cursor={page['cursor']}"))
+    assert ([line["id"] for line in rest["items"]], rest["cursor"]) == (ids[2:], None)
+    for query in ("limit=0", "cursor=x", "cursor=-1", "where=me"):
+        problem(await call(rig, "GET", f"/v1/audit?{query}"), 400, "invalid-request")
 
 
-async def test_no_secret_is_in_a_line() -> None:
-    async with world() as rig:
-        wanted = RECEIVER | {"bearer_token": "tell-nobody-1", "signature": "none"}
-        with capture_logs() as logged:
-            await call(rig, "POST", "/v1/receivers", wanted)
-            made = document(await call(rig, "POST", "/v1/keys", {"scopes": ["metrics"], "name": "a\x1bb"}))
-            await call(
-                rig, "PATCH", "/v1/receivers/made", {"post_endpoint": "https://u:tell-nobody-2@receiver.example/"}
-            )
-        told = repr((logged, await lines(rig), rig.records(rig.topics.audit)))
-        for secret in ("tell-nobody", made["key"].split("_")[2], "\x1b"):
-            assert secret not in told
+async def test_no_secret_is_in_a_line(rig: Rig) -> None:
+    wanted = RECEIVER | {"bearer_token": "tell-nobody-1", "signature": "none"}
+    with capture_logs() as logged:
+        await call(rig, "POST", "/v1/receivers", wanted)
+        made = document(await call(rig, "POST", "/v1/keys", {"scopes": ["metrics"], "name": "a\x1bb"}))
+        await call(rig, "PATCH", "/v1/receivers/made", {"post_endpoint": "https://u:tell-nobody-2@receiver.example/"})
+    told = repr((logged, await lines(rig), rig.records(rig.topics.audit)))
+    for secret in ("tell-nobody", made["key"].split("_")[2], "\x1b"):
+        assert secret not in told
 
 
-async def test_lines_are_filtered_by_who_what_and_whom(monkeypatch: pytest.MonkeyPatch) -> None:
-    async with world() as rig:
-        for name in ("ci", "cd"):
-            for verb in ("pause", "resume"):
-                await call(rig, "POST", f"/v1/receivers/{name}/{verb}")
-        await call(rig, "POST", "/v1/sources", {"source_id": "new"})
+async def test_lines_are_filtered_by_who_what_and_whom(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("ci", "cd"):
+        for verb in ("pause", "resume"):
+            await call(rig, "POST", f"/v1/receivers/{name}/{verb}")
+    await call(rig, "POST", "/v1/sources", {"source_id": "new"})
 
-        async def found(query: str) -> list[tuple[str, str]]:
-            return [(line["what"], line["whom"]) for line in await lines(rig, query)]
+    async def found(query: str) -> list[tuple[str, str]]:
+        return [(line["what"], line["whom"]) for line in await lines(rig, query)]
 
-        of_ci = [("receiver.resumed", "ci"), ("receiver.paused", "ci")]
-        of_cd = [("receiver.resumed", "cd"), ("receiver.paused", "cd")]
-        assert await found("what=receiver.") == of_cd + of_ci
-        assert await found("what=receiver.paused") == [of_cd[1], of_ci[1]]
-        assert await found("whom=ci") == of_ci
-        assert await found("who=RELAY_API_KEY&whom=ci&what=receiver.resumed") == of_ci[:1]
-        assert await found("who=somebody") == []
-        assert await found("what=receiver") == []
-        monkeypatch.setattr("relay.api.audit.MOST_READ", 1)
-        cursor, pages = "", list[list[str]]()
-        while len(pages) < 9:
-            page = document(await call(rig, "GET", f"/v1/audit?whom=ci{cursor}"))
-            pages.append([line["what"] for line in page["items"]])
-            if page["cursor"] is None:
-                break
-            cursor = f"&cursor={page['cursor']}"
-        assert pages == [[], [], [], ["receiver.resumed"], ["receiver.paused"]]
+    of_ci = [("receiver.resumed", "ci"), ("receiver.paused", "ci")]
+    of_cd = [("receiver.resumed", "cd"), ("receiver.paused", "cd")]
+    assert await found("what=receiver.") == of_cd + of_ci
+    assert await found("what=receiver.paused") == [of_cd[1], of_ci[1]]
+    assert await found("whom=ci") == of_ci
+    assert await found("who=RELAY_API_KEY&whom=ci&what=receiver.resumed") == of_ci[:1]
+    assert await found("who=somebody") == []
+    assert await found("what=receiver") == []
+    monkeypatch.setattr("relay.api.audit.MOST_READ", 1)
+    cursor, pages = "", list[list[str]]()
+    while len(pages) < 9:
+        page = document(await call(rig, "GET", f"/v1/audit?whom=ci{cursor}"))
+        pages.append([line["what"] for line in page["items"]])
+        if page["cursor"] is None:
+            break
+        cursor = f"&cursor={page['cursor']}"
+    assert pages == [[], [], [], ["receiver.resumed"], ["receiver.paused"]]

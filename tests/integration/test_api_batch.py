@@ -3,7 +3,7 @@
 import asyncio
 import json
 from base64 import b64encode
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import Sequence
 from typing import Any, Final
 
 import pytest
@@ -20,6 +20,7 @@ from relay.domain.message import Message, message_digest, parse_message
 from relay.domain.timing import Timing
 from relay.log.port import Coordinate, NewRecord
 from tests.integration.api_rig import PAYLOAD_CAP, Reply, Rig, document, problem, running_api
+from tests.integration.api_rig import rig as rig
 
 PATH: Final = "/v1/sources/app/messages:batch"
 CI: Final = f"{PATH}?receiver=ci"
@@ -27,12 +28,6 @@ LINES: Final = "application/x-ndjson"
 TRACE: Final = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"
 OTHER_TRACE: Final = "00-1af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"
 EVENTS: Final = "application/cloudevents-batch+json"
-
-
-@pytest.fixture
-async def rig() -> AsyncIterator[Rig]:
-    async with running_api() as running:
-        yield running
 
 
 def lines(*items: object) -> bytes:

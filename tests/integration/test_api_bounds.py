@@ -13,7 +13,8 @@ from yarl import URL
 
 from relay.api.connection import MAX_LINE_BYTES, MAX_PIPELINED
 from relay.config.limits import ApiLimits
-from tests.integration.api_rig import NOW, problem, running_api
+from tests.integration.api_rig import NOW, Rig, problem, running_api
+from tests.integration.api_rig import rig as rig
 from tests.integration.test_api_keys import SETTING, bearer
 from tests.servers.process import relay_dev
 
@@ -137,10 +138,12 @@ async def test_one_address_does_not_take_the_places_of_others() -> None:
 
 
 @pytest.mark.parametrize(("version", "coding"), [(b"1.0", b"chunked"), (b"1.1", b"gzip, chunked")])
-async def test_a_body_that_a_proxy_may_end_elsewhere_ends_the_connection(version: bytes, coding: bytes) -> None:
+async def test_a_body_that_a_proxy_may_end_elsewhere_ends_the_connection(
+    rig: Rig, version: bytes, coding: bytes
+) -> None:
     """RFC 9112, 6.1: what follows may be a part of the body, which a proxy has passed on as such."""
     head = f"POST {CI} HTTP/".encode() + version + b"\r\nhost: localhost\r\nconnection: keep-alive\r\n"
-    async with running_api() as rig, peers(rig.url) as connect:
+    async with peers(rig.url) as connect:
         peer = await connect(head + b"transfer-encoding: " + coding + b"\r\n\r\n2\r\n{}\r\n0\r\n\r\n" + LIVEZ)
         assert await peer.status() == 400
         assert await peer.ended() == b""
@@ -209,8 +212,8 @@ def headers(size: int) -> dict[str, str]:
     return {f"x-{number}": "x" * 8_000 for number in range(size // 8_000)}
 
 
-async def test_headers_are_limited_in_all() -> None:
-    async with running_api() as rig, peers(rig.url) as connect:
+async def test_headers_are_limited_in_all(rig: Rig) -> None:
+    async with peers(rig.url) as connect:
         assert (await rig.get("/v1/failed", **headers(56_000))).status == 200
         problem(await rig.get("/v1/failed", **headers(72_000)), 431, "headers-too-large")
         endless = await connect(HALF_HEAD)
@@ -269,10 +272,10 @@ async def test_unfinished_heads_are_limited_over_all_connections() -> None:
             assert await (await peer.sends(b"\r\n")).status() == 200
 
 
-async def test_a_large_part_of_the_next_head_that_comes_with_a_request_ends_the_connection() -> None:
+async def test_a_large_part_of_the_next_head_that_comes_with_a_request_ends_the_connection(rig: Rig) -> None:
     part = HALF_HEAD + b"".join(b"x-%d: %b\r\n" % (number, b"x" * 4_000) for number in range(10))
     body = b"POST %b HTTP/1.1\r\nhost: localhost\r\ncontent-length: %d\r\n\r\n%b"
-    async with running_api() as rig, peers(rig.url) as connect:
+    async with peers(rig.url) as connect:
         early = b"".join(body % (b"/v1/nothing", size, b"x" * size) for size in (20_000, 40_000))
         kept = [await connect(LIVEZ + HALF_HEAD), await connect(early + HALF_HEAD)]
         assert [await kept[0].status(), await kept[1].status(), await kept[1].status()] == [200, 404, 404]
@@ -284,10 +287,10 @@ async def test_a_large_part_of_the_next_head_that_comes_with_a_request_ends_the_
             assert await (await peer.sends(b"\r\n")).status() == 200
 
 
-async def test_few_requests_wait_behind_the_one_in_progress() -> None:
+async def test_few_requests_wait_behind_the_one_in_progress(rig: Rig) -> None:
     long = HALF_HEAD + b"".join(b"x-%d: %b\r\n" % (number, b"x" * 8_000) for number in range(60)) + b"\r\n"
     waits = f"POST {CI}&wait=30 HTTP/1.1\r\nhost: localhost\r\ncontent-length: 2\r\n\r\n{{}}".encode()
-    async with running_api() as rig, peers(rig.url) as connect:
+    async with peers(rig.url) as connect:
         one = await connect(LIVEZ)
         assert await one.status() == 200
         assert rig.server._runner is not None

@@ -3,7 +3,6 @@ gaps."""
 
 import json
 from collections.abc import AsyncIterator, Sequence
-from contextlib import asynccontextmanager
 from dataclasses import replace
 from typing import Any
 
@@ -36,8 +35,8 @@ def _no_wait(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "SETTLE_S", 0)
 
 
-@asynccontextmanager
-async def ledger() -> AsyncIterator[World]:
+@pytest.fixture
+async def at() -> AsyncIterator[World]:
     """`ledger` got the messages 11, 12, 14 and 16 under their numbers, 12 at its second attempt; 13 was rejected, 15 is
     tried, and 17 was left out after a loss."""
     async with world() as at:
@@ -94,125 +93,115 @@ async def post(at: World, after: object, *scopes: str, path: str = CATCH_UP) -> 
     return await at.rig.request("POST", path, body, {"Content-Type": "application/json"} | headers)
 
 
-async def test_what_follows_the_last_number_comes_in_order_with_its_payload() -> None:
-    async with ledger() as at:
-        lines, end = await caught_up(at, 11)
-        assert lines == [
-            (12, "m-12"),
-            (13, 13, "rejected"),
-            (14, "m-14"),
-            (15, 15, "in_progress"),
-            (16, "m-16"),
-            (17, 17, "renumbered"),
-        ]
-        assert end == {"delivered": 3, "complete": True, "detail": None, "last": 17}
-        first = json.loads((await post(at, 11)).body.splitlines()[0])
-        assert (first["payload"], first["payload_kept"]) == (KEPT["body"].decode(), "truncated")
+async def test_what_follows_the_last_number_comes_in_order_with_its_payload(at: World) -> None:
+    lines, end = await caught_up(at, 11)
+    assert lines == [
+        (12, "m-12"),
+        (13, 13, "rejected"),
+        (14, "m-14"),
+        (15, 15, "in_progress"),
+        (16, "m-16"),
+        (17, 17, "renumbered"),
+    ]
+    assert end == {"delivered": 3, "complete": True, "detail": None, "last": 17}
+    first = json.loads((await post(at, 11)).body.splitlines()[0])
+    assert (first["payload"], first["payload_kept"]) == (KEPT["body"].decode(), "truncated")
 
 
-async def test_the_last_number_continues_it() -> None:
-    async with ledger() as at:
-        assert await caught_up(at, 14) == (
-            [(15, 15, "in_progress"), (16, "m-16"), (17, 17, "renumbered")],
-            {"delivered": 1, "complete": True, "detail": None, "last": 17},
-        )
-        assert await caught_up(at, 17) == ([], {"delivered": 0, "complete": True, "detail": None, "last": 17})
-        found = problem(await post(at, 18), 409, "no-such-number")
-        assert found["detail"] == "`after` is 18, and the highest number of ledger is 17."
+async def test_the_last_number_continues_it(at: World) -> None:
+    assert await caught_up(at, 14) == (
+        [(15, 15, "in_progress"), (16, "m-16"), (17, 17, "renumbered")],
+        {"delivered": 1, "complete": True, "detail": None, "last": 17},
+    )
+    assert await caught_up(at, 17) == ([], {"delivered": 0, "complete": True, "detail": None, "last": 17})
+    found = problem(await post(at, 18), 409, "no-such-number")
+    assert found["detail"] == "`after` is 18, and the highest number of ledger is 17."
 
 
-async def test_a_number_that_the_history_may_still_get_is_not_skipped() -> None:
-    async with ledger() as at:
-        numbers = at.rig.state._of("r:ledger").rows.numbers
-        numbers["r:ledger"] = Numbers.of(Numbering(19, ((15, 15),), (NumberGap(17, 17, "renumbered"),)))
-        lines, end = await caught_up(at, 16)
-        assert lines == [(17, 17, "renumbered"), (18, 19, "unknown")], "the history has read all"
-        unread = NewRecord(at.rig.topics.delivery_attempts, b"k", b"v")
-        await at.rig.log.append([unread])
-        at.rig.clock.now += 5
-        lines, end = await caught_up(at, 16)
-        assert (lines, end["last"], end["complete"]) == ([(17, 17, "renumbered")], 17, False)
+async def test_a_number_that_the_history_may_still_get_is_not_skipped(at: World) -> None:
+    numbers = at.rig.state._of("r:ledger").rows.numbers
+    numbers["r:ledger"] = Numbers.of(Numbering(19, ((15, 15),), (NumberGap(17, 17, "renumbered"),)))
+    lines, end = await caught_up(at, 16)
+    assert lines == [(17, 17, "renumbered"), (18, 19, "unknown")], "the history has read all"
+    unread = NewRecord(at.rig.topics.delivery_attempts, b"k", b"v")
+    await at.rig.log.append([unread])
+    at.rig.clock.now += 5
+    lines, end = await caught_up(at, 16)
+    assert (lines, end["last"], end["complete"]) == ([(17, 17, "renumbered")], 17, False)
 
 
-async def test_a_gap_that_a_request_has_named_and_a_result_that_was_not_taken() -> None:
+async def test_a_gap_that_a_request_has_named_and_a_result_that_was_not_taken(at: World) -> None:
     """The state has forgotten the gap. The receiver has a message whose callback failed."""
-    async with ledger() as at:
-        life = at.rig.directory.receivers["ledger"].life.id
-        numbers = at.rig.state._of("r:ledger").rows.numbers
-        numbers["r:ledger"] = Numbers.of(Numbering(20))
-        named = attempt("m-18", source="github", offset=41, at=41, receiver="ledger", number=20, life=life,
-                        headers={"relay-gap": "first=17; last=19; reason=renumbered"})  # fmt: skip
-        refused = ending("m-18", source="github", offset=9, at=42, receiver="ledger", status="failed", life=life,
-                         reason="callback_rejected")  # fmt: skip
-        await put(at.history, arrived(at.rig, 18, source="github", receivers=("ledger",), **KEPT), named, refused)
-        assert (await caught_up(at, 16))[0] == [(17, 19, "renumbered"), (20, "m-18")]
+    life = at.rig.directory.receivers["ledger"].life.id
+    numbers = at.rig.state._of("r:ledger").rows.numbers
+    numbers["r:ledger"] = Numbers.of(Numbering(20))
+    named = attempt("m-18", source="github", offset=41, at=41, receiver="ledger", number=20, life=life,
+                    headers={"relay-gap": "first=17; last=19; reason=renumbered"})  # fmt: skip
+    refused = ending("m-18", source="github", offset=9, at=42, receiver="ledger", status="failed", life=life,
+                     reason="callback_rejected")  # fmt: skip
+    await put(at.history, arrived(at.rig, 18, source="github", receivers=("ledger",), **KEPT), named, refused)
+    assert (await caught_up(at, 16))[0] == [(17, 19, "renumbered"), (20, "m-18")]
 
 
-async def test_the_first_number_may_be_any_and_one_that_nobody_knows_is_named() -> None:
-    async with ledger() as at:
-        assert (await caught_up(at, 0))[0][0] == (11, "m-11")
-        assert (await caught_up(at, 4))[0][:2] == [(5, 10, "unknown"), (11, "m-11")]
+async def test_the_first_number_may_be_any_and_one_that_nobody_knows_is_named(at: World) -> None:
+    assert (await caught_up(at, 0))[0][0] == (11, "m-11")
+    assert (await caught_up(at, 4))[0][:2] == [(5, 10, "unknown"), (11, "m-11")]
 
 
-async def test_a_response_has_a_limited_count_of_numbers_the_lowest_first(monkeypatch: pytest.MonkeyPatch) -> None:
-    async with ledger() as at:
-        monkeypatch.setattr(module, "MOST_NUMBERS", 2)
-        lines, end = await caught_up(at, 11)
-        assert lines == [(12, "m-12"), (13, 13, "rejected")]
-        assert (end["complete"], end["last"]) == (False, 13)
-        assert (await caught_up(at, 13))[0] == [(14, "m-14"), (15, 15, "in_progress")]
+async def test_a_response_has_a_limited_count_of_numbers_the_lowest_first(
+    at: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module, "MOST_NUMBERS", 2)
+    lines, end = await caught_up(at, 11)
+    assert lines == [(12, "m-12"), (13, 13, "rejected")]
+    assert (end["complete"], end["last"]) == (False, 13)
+    assert (await caught_up(at, 13))[0] == [(14, "m-14"), (15, 15, "in_progress")]
 
 
-async def test_the_client_asks_until_it_has_all(monkeypatch: pytest.MonkeyPatch) -> None:
-    async with ledger() as at:
-        monkeypatch.setattr(module, "MOST_NUMBERS", 2)
-        async with AsyncRelay(at.rig.url, SETTING) as relay:
-            lines = [line async for line in relay.receivers.catch_up("ledger", after=11)]
-        assert [line.get("sequence") for line in lines] == [12, None, 14, None, 16, None]
+async def test_the_client_asks_until_it_has_all(at: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "MOST_NUMBERS", 2)
+    async with AsyncRelay(at.rig.url, SETTING) as relay:
+        lines = [line async for line in relay.receivers.catch_up("ledger", after=11)]
+    assert [line.get("sequence") for line in lines] == [12, None, 14, None, 16, None]
 
 
-async def test_a_receiver_without_payloads_catches_up_without_them() -> None:
-    async with ledger() as at:
-        known = at.rig.directory.receivers
-        known["ledger"] = replace(known["ledger"], payload="metadata")
-        for scopes, payload, kept in (
-            (("receiver:ledger",), None, "withheld"),
-            (("receiver:ledger", "read:github"), KEPT["body"].decode(), "truncated"),
-        ):
-            first = json.loads((await post(at, 11, *scopes)).body.splitlines()[0])
-            assert (first["payload"], first["payload_base64"], first["payload_kept"]) == (payload, None, kept)
+async def test_a_receiver_without_payloads_catches_up_without_them(at: World) -> None:
+    known = at.rig.directory.receivers
+    known["ledger"] = replace(known["ledger"], payload="metadata")
+    for scopes, payload, kept in (
+        (("receiver:ledger",), None, "withheld"),
+        (("receiver:ledger", "read:github"), KEPT["body"].decode(), "truncated"),
+    ):
+        first = json.loads((await post(at, 11, *scopes)).body.splitlines()[0])
+        assert (first["payload"], first["payload_base64"], first["payload_kept"]) == (payload, None, kept)
 
 
-async def test_a_key_of_the_receiver_or_its_owner_catches_up_and_no_other() -> None:
-    async with ledger() as at:
-        for scope in ("receiver:ledger", "owner:bob"):
-            assert len((await caught_up(at, 11, scope))[0]) == 6
-        for scope in ("receiver:ci", "owner:alice", "read:github"):
-            assert (await post(at, 11, scope)).status in (403, 404)
+async def test_a_key_of_the_receiver_or_its_owner_catches_up_and_no_other(at: World) -> None:
+    for scope in ("receiver:ledger", "owner:bob"):
+        assert len((await caught_up(at, 11, scope))[0]) == 6
+    for scope in ("receiver:ci", "owner:alice", "read:github"):
+        assert (await post(at, 11, scope)).status in (403, 404)
 
 
 @pytest.mark.parametrize("after", [-1, 10**18, 1.5, "12", None])
-async def test_what_is_no_number_is_refused(after: object) -> None:
-    async with ledger() as at:
-        problem(await post(at, after), 400, "invalid-request")
+async def test_what_is_no_number_is_refused(at: World, after: object) -> None:
+    problem(await post(at, after), 400, "invalid-request")
 
 
-async def test_a_receiver_without_numbers_is_told_so() -> None:
-    async with ledger() as at:
-        found = problem(await post(at, 1, path="/v1/receivers/ci/catch-up"), 409, "no-such-number")
-        assert found["detail"] == "The messages of ci have no numbers: it has no `ordering: receiver`."
-        problem(await post(at, 1, path="/v1/receivers/nobody/catch-up"), 404, "not-found")
+async def test_a_receiver_without_numbers_is_told_so(at: World) -> None:
+    found = problem(await post(at, 1, path="/v1/receivers/ci/catch-up"), 409, "no-such-number")
+    assert found["detail"] == "The messages of ci have no numbers: it has no `ordering: receiver`."
+    problem(await post(at, 1, path="/v1/receivers/nobody/catch-up"), 404, "not-found")
 
 
-async def test_the_command_writes_lines_and_where_it_ended() -> None:
-    async with ledger() as at:
-        done = await run_command(at.rig.url, receivers, "catch-up", "ledger", "--after", "11", key=SETTING)
-        assert done.exception is None, done
-        assert done.stderr == "3 messages up to number 17\n"
-        assert [json.loads(line).get("sequence") for line in done.stdout.splitlines()] == [12, None, 14, None, 16, None]
+async def test_the_command_writes_lines_and_where_it_ended(at: World) -> None:
+    done = await run_command(at.rig.url, receivers, "catch-up", "ledger", "--after", "11", key=SETTING)
+    assert done.exception is None, done
+    assert done.stderr == "3 messages up to number 17\n"
+    assert [json.loads(line).get("sequence") for line in done.stdout.splitlines()] == [12, None, 14, None, 16, None]
 
 
-async def test_a_page_of_gaps_reads_no_more_letters_than_it_needs(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_page_of_gaps_reads_no_more_letters_than_it_needs(at: World, monkeypatch: pytest.MonkeyPatch) -> None:
     read = list[FailedEntry]()
 
     async def seen(_context: object, _request: object, entries: Sequence[FailedEntry]) -> Sequence[FailedEntry]:
@@ -220,14 +209,13 @@ async def test_a_page_of_gaps_reads_no_more_letters_than_it_needs(monkeypatch: p
         return entries
 
     monkeypatch.setattr(module, "seen_entries", seen)
-    async with ledger() as at:
-        reasons = ("rejected", "expired")
-        letters = [
-            FailedEntry("ledger", Coordinate("failed_messages", 0, n), NOON, reasons[n % 2], "github", f"x-{n}", n)
-            for n in range(1_999, 999, -1)
-        ]
-        await at.rig.state.index_failed(letters)
-        reply = await at.rig.request("GET", "/v1/receivers/ledger/gaps?after=999&limit=10", headers=ADMIN)
+    reasons = ("rejected", "expired")
+    letters = [
+        FailedEntry("ledger", Coordinate("failed_messages", 0, n), NOON, reasons[n % 2], "github", f"x-{n}", n)
+        for n in range(1_999, 999, -1)
+    ]
+    await at.rig.state.index_failed(letters)
+    reply = await at.rig.request("GET", "/v1/receivers/ledger/gaps?after=999&limit=10", headers=ADMIN)
     page = document(reply)
     assert [gap["first"] for gap in page["items"]] == list(range(1_000, 1_010))
     assert page["cursor"]

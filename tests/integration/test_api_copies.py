@@ -14,6 +14,7 @@ from relay.client import ApiError
 from relay.domain.identity import MAX_ID_BYTES, copies_prefix
 from relay.domain.message import COPY_OF, Message, parse_message
 from tests.integration.api_rig import PAYLOAD_CAP, Reply, Rig, document, problem, run_command, running_api
+from tests.integration.api_rig import rig as rig
 from tests.integration.test_api_keys import ADMIN, SETTING, bearer
 
 JSON = {"Content-Type": "application/json"}
@@ -36,38 +37,36 @@ async def on_the_log(rig: Rig, reply: Reply) -> Message:
     return parse_message(found.value, found.headers)
 
 
-async def test_a_copy_is_a_new_message_with_the_content_of_the_original() -> None:
-    async with running_api() as rig:
-        await send(rig)
-        reply = await copy(rig)
-        assert reply.status == 202
-        view = document(reply)
-        assert view["message_id"].startswith("m-1.copy-")
-        assert (view["copy_of"], view["duplicate"], view["type"]) == ("m-1", False, "push")
-        assert reply.headers["Location"] == f"/v1/sources/github/messages/{view['message_id']}"
-        message = await on_the_log(rig, reply)
-        assert (message.payload, message.receivers, message.content_type) == (b'{"n": 1}', ("ci",), "application/json")
-        assert dict(message.headers) == {"x-team": "core", COPY_OF: "m-1"}
-        shown = document(await rig.get(f"/v1/sources/github/messages/{view['message_id']}"))
-        assert shown["copy_of"] == "m-1"
-        assert "copy_of" not in document(await rig.get(FIRST))
-        assert document(await rig.request("POST", f"{FIRST}/copies"))["copy_of"] == "m-1"
-        assert document(await copy(rig))["message_id"] != view["message_id"]
+async def test_a_copy_is_a_new_message_with_the_content_of_the_original(rig: Rig) -> None:
+    await send(rig)
+    reply = await copy(rig)
+    assert reply.status == 202
+    view = document(reply)
+    assert view["message_id"].startswith("m-1.copy-")
+    assert (view["copy_of"], view["duplicate"], view["type"]) == ("m-1", False, "push")
+    assert reply.headers["Location"] == f"/v1/sources/github/messages/{view['message_id']}"
+    message = await on_the_log(rig, reply)
+    assert (message.payload, message.receivers, message.content_type) == (b'{"n": 1}', ("ci",), "application/json")
+    assert dict(message.headers) == {"x-team": "core", COPY_OF: "m-1"}
+    shown = document(await rig.get(f"/v1/sources/github/messages/{view['message_id']}"))
+    assert shown["copy_of"] == "m-1"
+    assert "copy_of" not in document(await rig.get(FIRST))
+    assert document(await rig.request("POST", f"{FIRST}/copies"))["copy_of"] == "m-1"
+    assert document(await copy(rig))["message_id"] != view["message_id"]
 
 
-async def test_what_a_copy_has_of_its_own_replaces_the_originals() -> None:
-    async with running_api() as rig:
-        await send(rig)
-        payload = base64.b64encode(b"\x00\xff").decode()
-        reply = await copy(
-            rig, payload_base64=payload, headers={"X-New": "1"}, type="pull", content_type="text/x", receivers=["cd"]
-        )
-        message = await on_the_log(rig, reply)
-        assert (message.payload, message.receivers, message.event_type) == (b"\x00\xff", ("cd",), "pull")
-        assert message.content_type == "text/x"
-        assert dict(message.headers) == {"x-new": "1", COPY_OF: "m-1"}
-        assert (await on_the_log(rig, await copy(rig, payload="é"))).payload == "é".encode()
-        assert (await on_the_log(rig, await copy(rig, payload=""))).payload == b""
+async def test_what_a_copy_has_of_its_own_replaces_the_originals(rig: Rig) -> None:
+    await send(rig)
+    payload = base64.b64encode(b"\x00\xff").decode()
+    reply = await copy(
+        rig, payload_base64=payload, headers={"X-New": "1"}, type="pull", content_type="text/x", receivers=["cd"]
+    )
+    message = await on_the_log(rig, reply)
+    assert (message.payload, message.receivers, message.event_type) == (b"\x00\xff", ("cd",), "pull")
+    assert message.content_type == "text/x"
+    assert dict(message.headers) == {"x-new": "1", COPY_OF: "m-1"}
+    assert (await on_the_log(rig, await copy(rig, payload="é"))).payload == "é".encode()
+    assert (await on_the_log(rig, await copy(rig, payload=""))).payload == b""
 
 
 @pytest.mark.parametrize(
@@ -85,46 +84,42 @@ async def test_the_command_sends_a_copy(options: tuple[str, ...], given: bytes |
         assert (message.payload, message.receivers) == (payload, ("cd",) if options else ("ci",))
 
 
-async def test_the_command_shows_how_two_messages_differ() -> None:
-    async with running_api() as rig:
-        await send(rig)
-        other = document(await copy(rig, payload='{"n": "\x1b[2J"}', type="pull"))["message_id"]
+async def test_the_command_shows_how_two_messages_differ(rig: Rig) -> None:
+    await send(rig)
+    other = document(await copy(rig, payload='{"n": "\x1b[2J"}', type="pull"))["message_id"]
 
-        async def diff(*words: str) -> Result:
-            return await run_command(rig.url, messages, "diff", "github", *words)
+    async def diff(*words: str) -> Result:
+        return await run_command(rig.url, messages, "diff", "github", *words)
 
-        found = await diff("m-1", other)
-        assert found.exit_code == 1, found.output
-        for line in ("Message", "-type: push", "+type: pull", "Payload", '-  "n": 1', '+{"n": "\\x1b[2J"}'):
-            assert line in found.output.splitlines()
-        same = await diff("m-1", "m-1")
-        assert (same.exit_code, same.output.count("no difference")) == (0, 2)
-        lines = json.loads((await diff("m-1", other, "-o", "json")).output)
-        assert "+type: pull" in lines["message"]
-
-
-async def test_the_command_says_that_a_message_is_not_known() -> None:
-    async with running_api() as rig:
-        result = await run_command(rig.url, messages, "resend", "github", "none")
-        assert isinstance(result.exception, ApiError)
+    found = await diff("m-1", other)
+    assert found.exit_code == 1, found.output
+    for line in ("Message", "-type: push", "+type: pull", "Payload", '-  "n": 1', '+{"n": "\\x1b[2J"}'):
+        assert line in found.output.splitlines()
+    same = await diff("m-1", "m-1")
+    assert (same.exit_code, same.output.count("no difference")) == (0, 2)
+    lines = json.loads((await diff("m-1", other, "-o", "json")).output)
+    assert "+type: pull" in lines["message"]
 
 
-async def test_a_copy_of_a_copy_refers_to_that_one() -> None:
-    async with running_api() as rig:
-        await send(rig)
-        first = document(await copy(rig))["message_id"]
-        second = document(await copy(rig, f"/v1/sources/github/messages/{first}"))
-        assert (second["copy_of"], second["message_id"].startswith(f"{first}.copy-")) == (first, True)
+async def test_the_command_says_that_a_message_is_not_known(rig: Rig) -> None:
+    result = await run_command(rig.url, messages, "resend", "github", "none")
+    assert isinstance(result.exception, ApiError)
+
+
+async def test_a_copy_of_a_copy_refers_to_that_one(rig: Rig) -> None:
+    await send(rig)
+    first = document(await copy(rig))["message_id"]
+    second = document(await copy(rig, f"/v1/sources/github/messages/{first}"))
+    assert (second["copy_of"], second["message_id"].startswith(f"{first}.copy-")) == (first, True)
 
 
 @pytest.mark.parametrize("message_id", ["ü" * (MAX_ID_BYTES // 2), "x" * MAX_ID_BYTES, "a b%2F"])
-async def test_any_id_has_copies(message_id: str) -> None:
-    async with running_api() as rig:
-        encoded = "".join(f"%{byte:02X}" for byte in message_id.encode())
-        await send(rig, {"ce-id": encoded})
-        reply = await copy(rig, f"/v1/sources/github/messages/{encoded}")
-        assert (reply.status, document(reply)["copy_of"]) == (202, message_id)
-        assert document(reply)["message_id"].startswith(copies_prefix("github", message_id))
+async def test_any_id_has_copies(rig: Rig, message_id: str) -> None:
+    encoded = "".join(f"%{byte:02X}" for byte in message_id.encode())
+    await send(rig, {"ce-id": encoded})
+    reply = await copy(rig, f"/v1/sources/github/messages/{encoded}")
+    assert (reply.status, document(reply)["copy_of"]) == (202, message_id)
+    assert document(reply)["message_id"].startswith(copies_prefix("github", message_id))
 
 
 @pytest.mark.parametrize(
@@ -143,16 +138,14 @@ async def test_any_id_has_copies(message_id: str) -> None:
         ({"message_id": "m-2"}, 400, "invalid-request"),
     ],
 )
-async def test_a_wrong_copy_is_refused(body: dict[str, Any], status: int, kind: str) -> None:
-    async with running_api() as rig:
-        await send(rig)
-        problem(await copy(rig, **body), status, kind)
-        assert len(rig.records(rig.topics.from_sender)) == 1
+async def test_a_wrong_copy_is_refused(rig: Rig, body: dict[str, Any], status: int, kind: str) -> None:
+    await send(rig)
+    problem(await copy(rig, **body), status, kind)
+    assert len(rig.records(rig.topics.from_sender)) == 1
 
 
-async def test_an_unknown_message_has_no_copy() -> None:
-    async with running_api() as rig:
-        problem(await copy(rig), 404, "not-found")
+async def test_an_unknown_message_has_no_copy(rig: Rig) -> None:
+    problem(await copy(rig), 404, "not-found")
 
 
 @pytest.mark.parametrize(

@@ -1,13 +1,13 @@
 """Tests that credentials stay with their origin: a change of the origin has to give them again."""
 
-from collections.abc import AsyncIterator
 from typing import Any
 
 import pytest
 
 from tests.fakes.certificates import authority, issued
 from tests.integration.api_rig import document, problem
-from tests.integration.test_api_registration import URL, Rig, running
+from tests.integration.test_api_registration import URL, Rig
+from tests.integration.test_api_registration import rig as rig
 
 KEPT = "kept-for-the-former-origin"
 OURS = issued(authority(), "relay.example")
@@ -39,12 +39,6 @@ STAYS: dict[str, dict[str, Any]] = {
     "nothing": {"rate_limit": 5},
 }
 credentials = pytest.mark.parametrize("which", CREDENTIALS)
-
-
-@pytest.fixture
-async def rig() -> AsyncIterator[Rig]:
-    async with running() as rig:
-        yield rig
 
 
 async def change(rig: Rig, patch: dict[str, Any]) -> Any:

@@ -1,6 +1,5 @@
 """Tests of the health of receivers and callbacks over the API: offline, disabled, since when, and resumed."""
 
-from collections.abc import AsyncIterator
 from math import inf
 from typing import Any
 from unittest.mock import ANY
@@ -17,17 +16,12 @@ from relay.state.attempts import BeginRequest, Change, Limits, PingDue, Settleme
 from relay.state.port import EndpointHealth, Lane
 from relay.state.replies import answered, of
 from relay.state.rows import RowKey
-from tests.integration.api_rig import NOW, Rig, document, problem, run_command, running_api
+from tests.integration.api_rig import NOW, Rig, document, problem, run_command
+from tests.integration.api_rig import rig as rig
 
 POST = Endpoint("https://receiver.example/hooks")
 JSON = {"content-type": "application/json"}
 LIMITS = Limits(0.0, 25.0, POST.breaker, 25.0)
-
-
-@pytest.fixture
-async def rig() -> AsyncIterator[Rig]:
-    async with running_api() as running:
-        yield running
 
 
 async def offline(rig: Rig, owner: str, *, disabled: bool) -> None:
@@ -46,25 +40,24 @@ async def offline(rig: Rig, owner: str, *, disabled: bool) -> None:
 
 
 @pytest.mark.parametrize(("path", "owner"), [("/v1/receivers/ci", "r:ci"), ("/v1/sources/calls/callback", "s:calls")])
-async def test_offline_then_disabled_then_resumed(path: str, owner: str) -> None:
-    async with running_api() as rig:
-        assert document(await rig.get(path)) == _shown(owner[2:])
-        await offline(rig, owner, disabled=False)
-        rig.clock.now = NOW + 660
-        down = {"failing_since": "2023-11-14T22:13:20.000Z", "breaker": "open", "failures": 10}
-        assert document(await rig.get(path)) == _shown(owner[2:], condition="offline", **down)
-        rig.state.advance(60.0)
-        rig.clock.now = NOW + 720
-        paused = document(await rig.request("POST", f"{path}/pause"))
-        assert (paused["condition"], paused["failing_since"]) == ("paused", down["failing_since"])
-        assert paused["hold"] == {"reason": "paused", "since": "2023-11-14T22:25:20.000Z", "detail": None}
-        assert document(await rig.request("POST", f"{path}/resume")) == _shown(owner[2:])
-        await offline(rig, owner, disabled=True)
-        rig.clock.now = NOW + 1380
-        shown = document(await rig.get(path))
-        assert (shown["condition"], shown["disabled_since"]) == ("disabled", "2023-11-14T22:36:20.000Z")
-        assert (shown["paused"], shown["paused_for_s"]) == (True, None)
-        assert document(await rig.request("POST", f"{path}/resume")) == _shown(owner[2:])
+async def test_offline_then_disabled_then_resumed(rig: Rig, path: str, owner: str) -> None:
+    assert document(await rig.get(path)) == _shown(owner[2:])
+    await offline(rig, owner, disabled=False)
+    rig.clock.now = NOW + 660
+    down = {"failing_since": "2023-11-14T22:13:20.000Z", "breaker": "open", "failures": 10}
+    assert document(await rig.get(path)) == _shown(owner[2:], condition="offline", **down)
+    rig.state.advance(60.0)
+    rig.clock.now = NOW + 720
+    paused = document(await rig.request("POST", f"{path}/pause"))
+    assert (paused["condition"], paused["failing_since"]) == ("paused", down["failing_since"])
+    assert paused["hold"] == {"reason": "paused", "since": "2023-11-14T22:25:20.000Z", "detail": None}
+    assert document(await rig.request("POST", f"{path}/resume")) == _shown(owner[2:])
+    await offline(rig, owner, disabled=True)
+    rig.clock.now = NOW + 1380
+    shown = document(await rig.get(path))
+    assert (shown["condition"], shown["disabled_since"]) == ("disabled", "2023-11-14T22:36:20.000Z")
+    assert (shown["paused"], shown["paused_for_s"]) == (True, None)
+    assert document(await rig.request("POST", f"{path}/resume")) == _shown(owner[2:])
 
 
 LANE = {"lane": "dedicated", "unfinished": 0}
@@ -102,10 +95,9 @@ def _shown(name: str, **other: Any) -> dict[str, Any]:
     } | other
 
 
-async def test_a_source_without_a_callback_has_no_health() -> None:
-    async with running_api() as rig:
-        problem(await rig.get("/v1/sources/github/callback"), 404, "not-found")
-        problem(await rig.request("POST", "/v1/sources/github/callback/resume"), 404, "not-found")
+async def test_a_source_without_a_callback_has_no_health(rig: Rig) -> None:
+    problem(await rig.get("/v1/sources/github/callback"), 404, "not-found")
+    problem(await rig.request("POST", "/v1/sources/github/callback/resume"), 404, "not-found")
 
 
 @pytest.mark.parametrize(
@@ -149,24 +141,23 @@ async def test_what_waits_in_the_lane_is_said(rig: Rig) -> None:
 
 
 @pytest.mark.parametrize(("owner", "options"), [("r:ci", []), ("s:calls", ["--callback"])])
-async def test_the_command_says_since_when_and_ends_it(owner: str, options: list[str]) -> None:
+async def test_the_command_says_since_when_and_ends_it(rig: Rig, owner: str, options: list[str]) -> None:
     name = owner[2:]
     waiting = "parked: 0" if options else "parked: 0; unfinished in its lane: 0"
     fine = f"not paused; breaker closed; {waiting}"
-    async with running_api() as rig:
-        assert await printed(rig, "health", name, *options) == fine
-        await offline(rig, owner, disabled=False)
-        rig.clock.now = NOW + 660
-        since = "failing since 2023-11-14T22:13:20.000Z"
-        offline_now = f"offline, {since}, and sent nothing but pings; not paused; breaker open; {waiting}"
-        assert await printed(rig, "health", name, *options) == offline_now
-        assert await printed(rig, "resume", name, *options) == fine
-        await offline(rig, owner, disabled=True)
-        rig.clock.now = NOW + 1320
-        words = await printed(rig, "health", name, *options)
-        assert words.startswith("disabled since 2023-11-14T22:35:20.000Z, failing since 2023-11-14T22:24:20.000Z; ")
-        assert "paused until it is resumed" in words
-        assert await printed(rig, "resume", name, *options) == fine
+    assert await printed(rig, "health", name, *options) == fine
+    await offline(rig, owner, disabled=False)
+    rig.clock.now = NOW + 660
+    since = "failing since 2023-11-14T22:13:20.000Z"
+    offline_now = f"offline, {since}, and sent nothing but pings; not paused; breaker open; {waiting}"
+    assert await printed(rig, "health", name, *options) == offline_now
+    assert await printed(rig, "resume", name, *options) == fine
+    await offline(rig, owner, disabled=True)
+    rig.clock.now = NOW + 1320
+    words = await printed(rig, "health", name, *options)
+    assert words.startswith("disabled since 2023-11-14T22:35:20.000Z, failing since 2023-11-14T22:24:20.000Z; ")
+    assert "paused until it is resumed" in words
+    assert await printed(rig, "resume", name, *options) == fine
 
 
 async def test_a_pause_is_on_the_log_before_anybody_hears_that_it_holds(rig: Rig) -> None:
@@ -201,8 +192,7 @@ async def test_a_body_that_is_no_reason_pauses_nobody(rig: Rig, body: bytes) -> 
     assert rig.records(rig.topics.receiver_config) == []
 
 
-async def test_a_reason_cannot_steer_the_terminal_that_shows_it() -> None:
-    async with running_api() as rig:
-        body = b'{"reason": "a\\u001b[31m\\nb\\u202e"}'
-        paused = document(await rig.post("/v1/receivers/ci/pause", body, content_type="application/json"))
-        assert paused["hold"]["detail"] == "a\\x1b[31m\\x0ab\\u202e"
+async def test_a_reason_cannot_steer_the_terminal_that_shows_it(rig: Rig) -> None:
+    body = b'{"reason": "a\\u001b[31m\\nb\\u202e"}'
+    paused = document(await rig.post("/v1/receivers/ci/pause", body, content_type="application/json"))
+    assert paused["hold"]["detail"] == "a\\x1b[31m\\x0ab\\u202e"

@@ -2,7 +2,8 @@
 
 import pytest
 
-from tests.integration.api_rig import document, problem, running_api
+from tests.integration.api_rig import Rig, document, problem, running_api
+from tests.integration.api_rig import rig as rig
 
 ROUTES = (
     "/v1/messages",
@@ -51,11 +52,10 @@ async def test_without_a_history_a_page_says_how_to_set_one_up(target: str) -> N
         ("reciever=ci", "reciever", "known: source, receiver"),
     ],
 )
-async def test_a_wrong_filter_is_named_with_what_is_allowed(query: str, parameter: str, said: str) -> None:
-    async with running_api() as rig:
-        refused = problem(await rig.get(f"/v1/messages?{query}"), 400, "invalid-request")
-        [error] = refused["errors"]
-        assert (error["parameter"], said in refused["detail"]) == (parameter, True), refused
+async def test_a_wrong_filter_is_named_with_what_is_allowed(rig: Rig, query: str, parameter: str, said: str) -> None:
+    refused = problem(await rig.get(f"/v1/messages?{query}"), 400, "invalid-request")
+    [error] = refused["errors"]
+    assert (error["parameter"], said in refused["detail"]) == (parameter, True), refused
 
 
 @pytest.mark.parametrize(
@@ -77,15 +77,13 @@ async def test_a_wrong_filter_is_named_with_what_is_allowed(query: str, paramete
         (f"{MESSAGE}?receiver=CI", "receiver"),
     ],
 )
-async def test_the_other_routes_refuse_what_they_do_not_know(target: str, parameter: str) -> None:
-    async with running_api() as rig:
-        refused = problem(await rig.get(target), 400, "invalid-request")
-        assert [error["parameter"] for error in refused["errors"]] == [parameter]
+async def test_the_other_routes_refuse_what_they_do_not_know(rig: Rig, target: str, parameter: str) -> None:
+    refused = problem(await rig.get(target), 400, "invalid-request")
+    assert [error["parameter"] for error in refused["errors"]] == [parameter]
 
 
-async def test_what_there_is_not_is_not_found_by_administrators() -> None:
-    async with running_api() as rig:
-        for target in (f"{MESSAGE}/attempts", f"{MESSAGE}/payload", "/v1/receivers/nobody/attempts"):
-            problem(await rig.get(target), 404, "not-found")
-        assert document(await rig.get("/v1/receivers/ci/attempts")) == {"items": [], "cursor": None}
-        assert document(await rig.get("/v1/messages")) == {"items": [], "cursor": None, "behind_s": 0.0}
+async def test_what_there_is_not_is_not_found_by_administrators(rig: Rig) -> None:
+    for target in (f"{MESSAGE}/attempts", f"{MESSAGE}/payload", "/v1/receivers/nobody/attempts"):
+        problem(await rig.get(target), 404, "not-found")
+    assert document(await rig.get("/v1/receivers/ci/attempts")) == {"items": [], "cursor": None}
+    assert document(await rig.get("/v1/messages")) == {"items": [], "cursor": None, "behind_s": 0.0}

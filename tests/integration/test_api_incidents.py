@@ -25,6 +25,7 @@ from relay.state.read_model import LastAttempt, LastResponse, Tally
 from relay.telemetry.metrics import Metrics
 from tests.fakes.history import MemoryHistory
 from tests.integration.api_rig import NOW, Rig, StandingClock, document, problem, running_api
+from tests.integration.api_rig import rig as rig
 from tests.integration.test_api_overview import serve_all
 
 
@@ -45,56 +46,49 @@ async def listed(rig: Rig, query: str = "", **headers: str) -> list[Any]:
     return list(document(await rig.get(f"/v1/incidents{query}", **headers))["items"])
 
 
-async def test_a_broken_callback_is_one_incident_with_its_source() -> None:
-    async with running_api() as rig:
-        await serve_all(rig)
-        await fail(rig, "callback_rejected", tuple(f"r{n}" for n in range(6)))
-        [one] = await listed(rig, "?state=open")
-        assert (one["kind"], one["party"]) == ("callback", {"type": "source", "name": "billing"})
-        assert (one["state"], one["waiting"], one["count"]) == ("open", 6, 6)
-        assert "6 dead letters can be replayed. Six receivers are not to blame." in one["summary"]
-        assert "(422" in one["summary"]
-        assert one["opened_at"] == "2023-11-14T22:12:20.000Z"
-        assert one["action"] == {
-            "kind": "callback",
-            "label": "Change the callback",
-            "href": f"/ui/incidents/{one['id']}",
-        }
-        whole = document(await rig.get(f"/v1/incidents/{one['id']}"))
-        assert whole["replay"] == {"source": "billing", "reason": ["callback_rejected"]}
-        assert "no thanks" in whole["evidence"]["detail"]
-        assert whole["evidence"]["message"] == {"source_id": "billing", "message_id": "m-5"}
+async def test_a_broken_callback_is_one_incident_with_its_source(rig: Rig) -> None:
+    await serve_all(rig)
+    await fail(rig, "callback_rejected", tuple(f"r{n}" for n in range(6)))
+    [one] = await listed(rig, "?state=open")
+    assert (one["kind"], one["party"]) == ("callback", {"type": "source", "name": "billing"})
+    assert (one["state"], one["waiting"], one["count"]) == ("open", 6, 6)
+    assert "6 dead letters can be replayed. Six receivers are not to blame." in one["summary"]
+    assert "(422" in one["summary"]
+    assert one["opened_at"] == "2023-11-14T22:12:20.000Z"
+    assert one["action"] == {"kind": "callback", "label": "Change the callback", "href": f"/ui/incidents/{one['id']}"}
+    whole = document(await rig.get(f"/v1/incidents/{one['id']}"))
+    assert whole["replay"] == {"source": "billing", "reason": ["callback_rejected"]}
+    assert "no thanks" in whole["evidence"]["detail"]
+    assert whole["evidence"]["message"] == {"source_id": "billing", "message_id": "m-5"}
 
 
-async def test_two_people_who_acknowledge_at_once_both_learn_who_was_first() -> None:
-    async with running_api() as rig:
-        await serve_all(rig)
-        await fail(rig, "exhausted", status=401)
-        [one] = await listed(rig)
-        assert one["cause"] == "The receiver rejected our credentials (401)"
-        path = f"/v1/incidents/{one['id']}/acknowledge"
-        replies = await asyncio.gather(*(rig.post(path, b"") for _ in range(2)))
-        assert [reply.status for reply in replies] == [200, 200]
-        assert len({document(reply)["acknowledged_at"] for reply in replies}) == 1
-        assert {document(reply)["state"] for reply in replies} == {"acknowledged"}
-        assert not await listed(rig, "?state=open")
-        [known] = await listed(rig, "?state=acknowledged")
-        assert known["acknowledged_by"] == "anybody"
+async def test_two_people_who_acknowledge_at_once_both_learn_who_was_first(rig: Rig) -> None:
+    await serve_all(rig)
+    await fail(rig, "exhausted", status=401)
+    [one] = await listed(rig)
+    assert one["cause"] == "The receiver rejected our credentials (401)"
+    path = f"/v1/incidents/{one['id']}/acknowledge"
+    replies = await asyncio.gather(*(rig.post(path, b"") for _ in range(2)))
+    assert [reply.status for reply in replies] == [200, 200]
+    assert len({document(reply)["acknowledged_at"] for reply in replies}) == 1
+    assert {document(reply)["state"] for reply in replies} == {"acknowledged"}
+    assert not await listed(rig, "?state=open")
+    [known] = await listed(rig, "?state=acknowledged")
+    assert known["acknowledged_by"] == "anybody"
 
 
-async def test_resolved_by_hand_it_stays_so_until_there_is_another_failure() -> None:
-    async with running_api() as rig:
-        await serve_all(rig)
-        await fail(rig, "exhausted", status=401)
-        [one] = await listed(rig)
-        over = document(await rig.post(f"/v1/incidents/{one['id']}/resolve", b""))
-        assert (over["state"], over["resolved_by"]) == ("resolved", "anybody")
-        assert not await listed(rig, "?state=open")
-        assert not document(await rig.get("/v1/overview"))["attention"]
-        rig.clock.now += 100
-        await rig.state.index_failed([FailedEntry("ci", (await at(rig)), NOW + 90, "exhausted", "billing", "m-9")])
-        rig.clock.now += 10
-        assert [item["state"] for item in await listed(rig, "?party=ci")] == ["open"]
+async def test_resolved_by_hand_it_stays_so_until_there_is_another_failure(rig: Rig) -> None:
+    await serve_all(rig)
+    await fail(rig, "exhausted", status=401)
+    [one] = await listed(rig)
+    over = document(await rig.post(f"/v1/incidents/{one['id']}/resolve", b""))
+    assert (over["state"], over["resolved_by"]) == ("resolved", "anybody")
+    assert not await listed(rig, "?state=open")
+    assert not document(await rig.get("/v1/overview"))["attention"]
+    rig.clock.now += 100
+    await rig.state.index_failed([FailedEntry("ci", (await at(rig)), NOW + 90, "exhausted", "billing", "m-9")])
+    rig.clock.now += 10
+    assert [item["state"] for item in await listed(rig, "?party=ci")] == ["open"]
 
 
 async def at(rig: Rig) -> Any:
@@ -106,93 +100,87 @@ async def at(rig: Rig) -> Any:
     return place
 
 
-async def test_the_evidence_is_the_last_exchange() -> None:
-    async with running_api() as rig:
-        await serve_all(rig)
-        await fail(rig, "exhausted", status=401)
-        last = LastAttempt(NOW - 2, 401, None, 0.1)
-        response = LastResponse(NOW - 2, 401, {"content-type": "text/plain"}, "who are you?", False)
-        await rig.state.tally("p", 1, [Tally("r:ci", Counted((1,) * NUMBERS), last, response)])
-        [one] = await listed(rig)
-        evidence = document(await rig.get(f"/v1/incidents/{one['id']}"))["evidence"]
-        assert (evidence["status"], evidence["body"]) == (401, "who are you?")
+async def test_the_evidence_is_the_last_exchange(rig: Rig) -> None:
+    await serve_all(rig)
+    await fail(rig, "exhausted", status=401)
+    last = LastAttempt(NOW - 2, 401, None, 0.1)
+    response = LastResponse(NOW - 2, 401, {"content-type": "text/plain"}, "who are you?", False)
+    await rig.state.tally("p", 1, [Tally("r:ci", Counted((1,) * NUMBERS), last, response)])
+    [one] = await listed(rig)
+    evidence = document(await rig.get(f"/v1/incidents/{one['id']}"))["evidence"]
+    assert (evidence["status"], evidence["body"]) == (401, "who are you?")
 
 
-async def test_what_was_tried_is_read_from_the_audit() -> None:
-    async with running_api() as rig:
-        await serve_all(rig)
-        registrar = rig.context.registrar
-        assert registrar is not None
-        body = {
-            "name": "new",
-            "post_endpoint": "https://new.example/hooks",
-            "secret": "whsec_bmV3LW5ldy1uZXctbmV3LW5ldy1uZXctbmV3LW5ldw==",
-        }
-        reply = await rig.post("/v1/receivers", json.dumps(body).encode(), content_type="application/json")
-        assert reply.status == 201, reply
-        await registrar.registry.catch_up()
-        await rig.state.hold("r:new", hold("gone", NOW, "it said so"))
-        [one] = await listed(rig, "?party=new")
-        assert one["kind"] == "gone"
-        tried = document(await rig.get(f"/v1/incidents/{one['id']}"))["tried"]
-        assert [(line["what"], line["whom"]) for line in tried] == [("receiver.created", "new")]
+async def test_what_was_tried_is_read_from_the_audit(rig: Rig) -> None:
+    await serve_all(rig)
+    registrar = rig.context.registrar
+    assert registrar is not None
+    body = {
+        "name": "new",
+        "post_endpoint": "https://new.example/hooks",
+        "secret": "whsec_bmV3LW5ldy1uZXctbmV3LW5ldy1uZXctbmV3LW5ldw==",
+    }
+    reply = await rig.post("/v1/receivers", json.dumps(body).encode(), content_type="application/json")
+    assert reply.status == 201, reply
+    await registrar.registry.catch_up()
+    await rig.state.hold("r:new", hold("gone", NOW, "it said so"))
+    [one] = await listed(rig, "?party=new")
+    assert one["kind"] == "gone"
+    tried = document(await rig.get(f"/v1/incidents/{one['id']}"))["tried"]
+    assert [(line["what"], line["whom"]) for line in tried] == [("receiver.created", "new")]
 
 
-async def test_what_was_tried_about_a_source_is_found_whatever_characters_its_id_has() -> None:
-    async with running_api() as rig:
-        await serve_all(rig)
-        json_ = {"content_type": "application/json"}
-        created = await rig.post("/v1/sources", json.dumps({"source_id": "größe/7"}).encode(), **json_)
-        assert created.status == 201, created
-        changed = await rig.request(
-            "PATCH", "/v1/sources/gr%C3%B6%C3%9Fe%2F7", b'{"failures": false}', {"content-type": "application/json"}
-        )
-        assert changed.status == 200, changed
-        await fail(rig, "callback_rejected", tuple(f"r{n}" for n in range(6)), source="größe/7")
-        [one] = await listed(rig)
-        tried = document(await rig.get(f"/v1/incidents/{one['id']}"))["tried"]
-        assert [line["what"] for line in tried] == ["source.changed", "source.created"]
+async def test_what_was_tried_about_a_source_is_found_whatever_characters_its_id_has(rig: Rig) -> None:
+    await serve_all(rig)
+    json_ = {"content_type": "application/json"}
+    created = await rig.post("/v1/sources", json.dumps({"source_id": "größe/7"}).encode(), **json_)
+    assert created.status == 201, created
+    changed = await rig.request(
+        "PATCH", "/v1/sources/gr%C3%B6%C3%9Fe%2F7", b'{"failures": false}', {"content-type": "application/json"}
+    )
+    assert changed.status == 200, changed
+    await fail(rig, "callback_rejected", tuple(f"r{n}" for n in range(6)), source="größe/7")
+    [one] = await listed(rig)
+    tried = document(await rig.get(f"/v1/incidents/{one['id']}"))["tried"]
+    assert [line["what"] for line in tried] == ["source.changed", "source.created"]
 
 
-async def test_the_host_of_an_endpoint_that_looks_well_by_now_is_known() -> None:
-    async with running_api() as rig:
-        await serve_all(rig)
-        secret = "whsec_bmV3LW5ldy1uZXctbmV3LW5ldy1uZXctbmV3LW5ldw=="
-        body = {"source_id": "shop", "callback": {"url": "https://shop.example/results", "secret": secret}}
-        reply = await rig.post("/v1/sources", json.dumps(body).encode(), content_type="application/json")
-        assert reply.status == 201, reply
-        assert rig.context.registrar is not None
-        await rig.context.registrar.registry.catch_up()
-        await fail(rig, "callback_rejected", source="shop")
-        [one] = await listed(rig, "?party=shop")
-        assert one["summary"].startswith("shop's callback at shop.example has rejected every result")
+async def test_the_host_of_an_endpoint_that_looks_well_by_now_is_known(rig: Rig) -> None:
+    await serve_all(rig)
+    secret = "whsec_bmV3LW5ldy1uZXctbmV3LW5ldy1uZXctbmV3LW5ldw=="
+    body = {"source_id": "shop", "callback": {"url": "https://shop.example/results", "secret": secret}}
+    reply = await rig.post("/v1/sources", json.dumps(body).encode(), content_type="application/json")
+    assert reply.status == 201, reply
+    assert rig.context.registrar is not None
+    await rig.context.registrar.registry.catch_up()
+    await fail(rig, "callback_rejected", source="shop")
+    [one] = await listed(rig, "?party=shop")
+    assert one["summary"].startswith("shop's callback at shop.example has rejected every result")
 
 
-async def test_while_the_state_is_away_that_is_what_is_listed() -> None:
-    async with running_api() as rig:
-        await serve_all(rig)
-        await fail(rig, "exhausted", status=401)
-        assert len(await listed(rig)) == 1
-        rig.clock.now += 20
+async def test_while_the_state_is_away_that_is_what_is_listed(rig: Rig) -> None:
+    await serve_all(rig)
+    await fail(rig, "exhausted", status=401)
+    assert len(await listed(rig)) == 1
+    rig.clock.now += 20
 
-        async def away() -> Any:
-            from relay.domain.errors import StateUnavailable
+    async def away() -> Any:
+        from relay.domain.errors import StateUnavailable
 
-            raise StateUnavailable("refused")
+        raise StateUnavailable("refused")
 
-        rig.state.incidents = away  # type: ignore[method-assign]
-        rig.trouble["state"] = "it does not answer"
-        found = {one["kind"]: one for one in await listed(rig)}
-        assert set(found) == {"credentials", "store_away"}
-        assert "it does not answer" in found["store_away"]["summary"]
+    rig.state.incidents = away  # type: ignore[method-assign]
+    rig.trouble["state"] = "it does not answer"
+    found = {one["kind"]: one for one in await listed(rig)}
+    assert set(found) == {"credentials", "store_away"}
+    assert "it does not answer" in found["store_away"]["summary"]
 
 
-async def test_there_is_no_such_incident() -> None:
-    async with running_api() as rig:
-        problem(await rig.get("/v1/incidents/inc_aaaaaaaaaaaaaaaa"), 404, "not-found")
-        problem(await rig.post("/v1/incidents/inc_aaaaaaaaaaaaaaaa/acknowledge", b""), 404, "not-found")
-        problem(await rig.get("/v1/incidents?state=odd"), 400, "invalid-request")
-        problem(await rig.get("/v1/incidents?cursor=odd"), 400, "invalid-request")
+async def test_there_is_no_such_incident(rig: Rig) -> None:
+    problem(await rig.get("/v1/incidents/inc_aaaaaaaaaaaaaaaa"), 404, "not-found")
+    problem(await rig.post("/v1/incidents/inc_aaaaaaaaaaaaaaaa/acknowledge", b""), 404, "not-found")
+    problem(await rig.get("/v1/incidents?state=odd"), 400, "invalid-request")
+    problem(await rig.get("/v1/incidents?cursor=odd"), 400, "invalid-request")
 
 
 async def overview(rig: Rig) -> dict[str, Any]:
@@ -206,35 +194,33 @@ def other_process(rig: Rig) -> IncidentList:
     return IncidentList(context, Looker(context))
 
 
-async def test_what_is_listed_can_be_read_although_it_was_stored_a_moment_later() -> None:
-    async with running_api() as rig:
-        await serve_all(rig)
-        rig.trouble["state"] = "slow"
-        item = (await overview(rig))["part_away"]
-        later = StandingClock()
-        later.now += 0.6
-        reader = IncidentReader(rig.log, rig.state, rig.topics, rig.context.registry, later, lambda: rig.trouble, dict)
+async def test_what_is_listed_can_be_read_although_it_was_stored_a_moment_later(rig: Rig) -> None:
+    await serve_all(rig)
+    rig.trouble["state"] = "slow"
+    item = (await overview(rig))["part_away"]
+    later = StandingClock()
+    later.now += 0.6
+    reader = IncidentReader(rig.log, rig.state, rig.topics, rig.context.registry, later, lambda: rig.trouble, dict)
 
-        async def no_lanes() -> list[LaneNow]:
-            return []
+    async def no_lanes() -> list[LaneNow]:
+        return []
 
-        await IncidentWatch(reader, rig.state, no_lanes, later, Metrics("0"), []).look()
-        whole = document(await rig.get(f"/v1/incidents/{item['incident']}"))
-        assert (whole["state"], whole["cleared_at"]) == ("open", None)
+    await IncidentWatch(reader, rig.state, no_lanes, later, Metrics("0"), []).look()
+    whole = document(await rig.get(f"/v1/incidents/{item['incident']}"))
+    assert (whole["state"], whole["cleared_at"]) == ("open", None)
 
 
-async def test_what_is_listed_can_be_read_in_another_process_and_after_its_end() -> None:
-    async with running_api() as rig:
-        await serve_all(rig)
-        rig.trouble["state"] = "slow"
-        item = (await overview(rig))["part_away"]
-        found = await other_process(rig).now()
-        assert item["incident"] in found.known
-        [stored] = (await rig.state.incidents()).incidents.values()
-        assert not stored.reported  # that is up to the process that publishes it
-        rig.trouble["state"] = None
-        rig.clock.now += 20
-        assert document(await rig.get(f"/v1/incidents/{item['incident']}"))["state"] == "resolved"
+async def test_what_is_listed_can_be_read_in_another_process_and_after_its_end(rig: Rig) -> None:
+    await serve_all(rig)
+    rig.trouble["state"] = "slow"
+    item = (await overview(rig))["part_away"]
+    found = await other_process(rig).now()
+    assert item["incident"] in found.known
+    [stored] = (await rig.state.incidents()).incidents.values()
+    assert not stored.reported  # that is up to the process that publishes it
+    rig.trouble["state"] = None
+    rig.clock.now += 20
+    assert document(await rig.get(f"/v1/incidents/{item['incident']}"))["state"] == "resolved"
 
 
 async def test_the_page_that_sentry_links_to_is_of_the_incident_or_of_its_party() -> None:
@@ -303,15 +289,14 @@ async def test_a_history_that_lags_is_an_incident_like_others() -> None:
         assert item["incident"] in (await other_process(rig).now()).known
 
 
-async def test_many_come_in_pages() -> None:
-    async with running_api() as rig:
-        await serve_all(rig)
-        await fail(rig, "exhausted", tuple(f"r{n}" for n in range(7)), status=401)
-        first = document(await rig.get("/v1/incidents?limit=4"))
-        rest = document(await rig.get(f"/v1/incidents?limit=4&cursor={first['cursor']}"))
-        names = [one["party"]["name"] for one in (*first["items"], *rest["items"])]
-        assert sorted(names) == [f"r{n}" for n in range(7)]
-        assert rest["cursor"] is None
+async def test_many_come_in_pages(rig: Rig) -> None:
+    await serve_all(rig)
+    await fail(rig, "exhausted", tuple(f"r{n}" for n in range(7)), status=401)
+    first = document(await rig.get("/v1/incidents?limit=4"))
+    rest = document(await rig.get(f"/v1/incidents?limit=4&cursor={first['cursor']}"))
+    names = [one["party"]["name"] for one in (*first["items"], *rest["items"])]
+    assert sorted(names) == [f"r{n}" for n in range(7)]
+    assert rest["cursor"] is None
 
 
 @pytest.mark.parametrize(

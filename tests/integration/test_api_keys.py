@@ -82,6 +82,12 @@ OTHERWISE: Mapping[tuple[str, str], frozenset[str]] = {
 }
 
 
+@pytest.fixture
+async def rig() -> AsyncIterator[Rig]:
+    async with running_api(api_key=SETTING) as running:
+        yield running
+
+
 def bearer(text: str) -> dict[str, str]:
     return {"Authorization": f"Bearer {text}"}
 
@@ -124,40 +130,38 @@ async def test_a_key_gets_what_its_scope_says_and_nothing_else(scope: str) -> No
                 problem(reply, 403, "forbidden")
 
 
-async def test_nothing_tells_whether_there_is_what_a_key_may_not_see() -> None:
-    async with running_api(api_key=SETTING) as rig:
-        headers = bearer(await rig.keys.make("receiver:cd", "ingest:github", "owner:alice", now=NOW))
-        reader = bearer(await rig.keys.make("receiver:cd", "read:other", now=NOW))
-        sent = await rig.request("POST", "/v1/sources/github/messages?receiver=ci", b"{}", ADMIN | {"ce-id": "m-1"})
-        assert sent.status == 202
-        [at] = await rig.log.append([letter(rig, "ci")])
-        pairs = [
-            ("/v1/receivers/ci", "/v1/receivers/nobody"),
-            ("/v1/sources/github/messages/m-1", "/v1/sources/github/messages/m-2"),
-            ("/v1/failed?receiver=ci", "/v1/failed?receiver=nobody"),
-            (f"/v1/failed/{at.partition}/{at.offset}", f"/v1/failed/{at.partition}/{at.offset + 1}"),
-        ]
-        for there, not_there in pairs:
-            replies = [await rig.request("GET", target, b"", headers) for target in (there, not_there)]
-            told = [problem(reply, 403, "forbidden") for reply in replies]
-            assert told[0] | {"instance": ""} == told[1] | {"instance": ""}
-            replies = [await rig.request("GET", target, b"", reader) for target in (there, not_there)]
-            assert replies[0].status == replies[1].status
-            assert replies[0].body.replace(there.encode(), not_there.encode()) == replies[1].body
-        # unknown routes are no secret, and wrong requests get the same problems as before
-        problem(await rig.request("GET", "/v1/nothing", b"", headers), 404, "not-found")
-        problem(await rig.request("PUT", "/v1/keys", b"", headers), 405, "method-not-allowed")
-        problem(await rig.request("GET", "/v1/nothing"), 401, "unauthorized")
+async def test_nothing_tells_whether_there_is_what_a_key_may_not_see(rig: Rig) -> None:
+    headers = bearer(await rig.keys.make("receiver:cd", "ingest:github", "owner:alice", now=NOW))
+    reader = bearer(await rig.keys.make("receiver:cd", "read:other", now=NOW))
+    sent = await rig.request("POST", "/v1/sources/github/messages?receiver=ci", b"{}", ADMIN | {"ce-id": "m-1"})
+    assert sent.status == 202
+    [at] = await rig.log.append([letter(rig, "ci")])
+    pairs = [
+        ("/v1/receivers/ci", "/v1/receivers/nobody"),
+        ("/v1/sources/github/messages/m-1", "/v1/sources/github/messages/m-2"),
+        ("/v1/failed?receiver=ci", "/v1/failed?receiver=nobody"),
+        (f"/v1/failed/{at.partition}/{at.offset}", f"/v1/failed/{at.partition}/{at.offset + 1}"),
+    ]
+    for there, not_there in pairs:
+        replies = [await rig.request("GET", target, b"", headers) for target in (there, not_there)]
+        told = [problem(reply, 403, "forbidden") for reply in replies]
+        assert told[0] | {"instance": ""} == told[1] | {"instance": ""}
+        replies = [await rig.request("GET", target, b"", reader) for target in (there, not_there)]
+        assert replies[0].status == replies[1].status
+        assert replies[0].body.replace(there.encode(), not_there.encode()) == replies[1].body
+    # unknown routes are no secret, and wrong requests get the same problems as before
+    problem(await rig.request("GET", "/v1/nothing", b"", headers), 404, "not-found")
+    problem(await rig.request("PUT", "/v1/keys", b"", headers), 405, "method-not-allowed")
+    problem(await rig.request("GET", "/v1/nothing"), 401, "unauthorized")
 
 
-async def test_a_path_spelled_otherwise_is_the_same_to_keys() -> None:
-    async with running_api(api_key=SETTING) as rig:
-        headers = bearer(await rig.keys.make("ingest:git%2Fhub", now=NOW))
-        assert (await rig.request("POST", "/v1/sources/git%2Fhub/messages?receiver=ci", b"1", headers)).status == 403
-        assert (await rig.request("POST", "/v1/sources/git%252Fhub/messages?receiver=ci", b"1", headers)).status == 202
-        headers = bearer(await rig.keys.make("ingest:git/hub", now=NOW))
-        assert (await rig.request("POST", "/v1/sources/git%2Fhub/messages?receiver=ci", b"1", headers)).status == 202
-        assert (await rig.request("POST", "/v1/sources/git%252Fhub/messages?receiver=ci", b"1", headers)).status == 403
+async def test_a_path_spelled_otherwise_is_the_same_to_keys(rig: Rig) -> None:
+    headers = bearer(await rig.keys.make("ingest:git%2Fhub", now=NOW))
+    assert (await rig.request("POST", "/v1/sources/git%2Fhub/messages?receiver=ci", b"1", headers)).status == 403
+    assert (await rig.request("POST", "/v1/sources/git%252Fhub/messages?receiver=ci", b"1", headers)).status == 202
+    headers = bearer(await rig.keys.make("ingest:git/hub", now=NOW))
+    assert (await rig.request("POST", "/v1/sources/git%2Fhub/messages?receiver=ci", b"1", headers)).status == 202
+    assert (await rig.request("POST", "/v1/sources/git%252Fhub/messages?receiver=ci", b"1", headers)).status == 403
 
 
 # --- dead letters ---------------------------------------------------------------------------------------------------
@@ -174,78 +178,72 @@ def letter(rig: Rig, receiver: str, source: str = "github") -> NewRecord:
 LETTER_HEADERS = (("ce_specversion", b"1.0"), ("ce_id", b"m-1"))
 
 
-async def test_who_reads_a_source_sees_its_dead_letters_whichever_receiver_they_were_for() -> None:
-    async with running_api(api_key=SETTING) as rig:
-        letters = [letter(rig, "ci"), letter(rig, "ci", "other"), letter(rig, "cd"), letter(rig, "cd", "gitea")]
-        places = await rig.log.append(letters)
-        await rig.state.index_failed(
-            [
-                FailedEntry(name, at, NOW - n, "rejected", source, "m-1")
-                for n, (name, source, at) in enumerate(
-                    zip(("ci", "ci", "cd", "cd"), ("github", "other", "github", "github"), places, strict=True)
-                )  # of the last one the index is wrong
-            ]
-        )
-        headers = bearer(await rig.keys.make("read:git*", "read:nothing", now=NOW))
-        for query, expected in (("", ["ci", "cd", "cd"]), ("?receiver=ci", ["ci"]), ("?receiver=nobody", [])):
-            listed = document(await rig.request("GET", f"/v1/failed{query}", b"", headers))["items"]
-            assert [each["receiver"] for each in listed] == expected
-        exact = bearer(await rig.keys.make("read:github", now=NOW))
-        listed = document(await rig.request("GET", "/v1/failed", b"", exact))["items"]
-        assert [(each["receiver"], each["source_id"]) for each in listed] == [("ci", "github"), ("cd", "github")]
-        for at, status in zip(places, (200, 403, 200, 403), strict=True):
-            target = f"/v1/failed/{at.partition}/{at.offset}"
-            assert (await rig.request("GET", target, b"", exact)).status == status
-            problem(await rig.request("POST", f"{target}/replay", b"", exact), 403, "forbidden")
+async def test_who_reads_a_source_sees_its_dead_letters_whichever_receiver_they_were_for(rig: Rig) -> None:
+    letters = [letter(rig, "ci"), letter(rig, "ci", "other"), letter(rig, "cd"), letter(rig, "cd", "gitea")]
+    places = await rig.log.append(letters)
+    await rig.state.index_failed(
+        [
+            FailedEntry(name, at, NOW - n, "rejected", source, "m-1")
+            for n, (name, source, at) in enumerate(
+                zip(("ci", "ci", "cd", "cd"), ("github", "other", "github", "github"), places, strict=True)
+            )  # of the last one the index is wrong
+        ]
+    )
+    headers = bearer(await rig.keys.make("read:git*", "read:nothing", now=NOW))
+    for query, expected in (("", ["ci", "cd", "cd"]), ("?receiver=ci", ["ci"]), ("?receiver=nobody", [])):
+        listed = document(await rig.request("GET", f"/v1/failed{query}", b"", headers))["items"]
+        assert [each["receiver"] for each in listed] == expected
+    exact = bearer(await rig.keys.make("read:github", now=NOW))
+    listed = document(await rig.request("GET", "/v1/failed", b"", exact))["items"]
+    assert [(each["receiver"], each["source_id"]) for each in listed] == [("ci", "github"), ("cd", "github")]
+    for at, status in zip(places, (200, 403, 200, 403), strict=True):
+        target = f"/v1/failed/{at.partition}/{at.offset}"
+        assert (await rig.request("GET", target, b"", exact)).status == status
+        problem(await rig.request("POST", f"{target}/replay", b"", exact), 403, "forbidden")
 
 
 @pytest.mark.parametrize("scope", ["receiver:cd", "owner:alice"])
-async def test_who_has_a_receiver_sees_its_dead_letters_alone(scope: str) -> None:
-    async with running_api(api_key=SETTING) as rig:
-        rig.directory.receivers["cd"] = replace(rig.directory.receivers["cd"], owner="alice")
-        places = await rig.log.append([letter(rig, "ci"), letter(rig, "cd")])
-        await rig.state.index_failed(
-            [
-                FailedEntry(name, at, NOW, "rejected", "github", "m-1")
-                for name, at in zip(("ci", "cd"), places, strict=True)
-            ]
-        )
-        own, other = (f"/v1/failed/{at.partition}/{at.offset}" for at in reversed(places))
-        headers = bearer(await rig.keys.make(scope, now=NOW))
-        for query in ("", "?receiver=cd"):
-            listed = document(await rig.request("GET", f"/v1/failed{query}", b"", headers))["items"]
-            assert [each["receiver"] for each in listed] == ["cd"]
-        problem(await rig.request("GET", "/v1/failed?receiver=cd&receiver=ci", b"", headers), 403, "forbidden")
-        assert document(await rig.request("GET", own, b"", headers))["receiver"] == "cd"
-        problem(await rig.request("GET", other, b"", headers), 403, "forbidden")
-        assert len(document(await rig.request("GET", "/v1/failed", b"", ADMIN))["items"]) == 2
+async def test_who_has_a_receiver_sees_its_dead_letters_alone(rig: Rig, scope: str) -> None:
+    rig.directory.receivers["cd"] = replace(rig.directory.receivers["cd"], owner="alice")
+    places = await rig.log.append([letter(rig, "ci"), letter(rig, "cd")])
+    await rig.state.index_failed(
+        [FailedEntry(name, at, NOW, "rejected", "github", "m-1") for name, at in zip(("ci", "cd"), places, strict=True)]
+    )
+    own, other = (f"/v1/failed/{at.partition}/{at.offset}" for at in reversed(places))
+    headers = bearer(await rig.keys.make(scope, now=NOW))
+    for query in ("", "?receiver=cd"):
+        listed = document(await rig.request("GET", f"/v1/failed{query}", b"", headers))["items"]
+        assert [each["receiver"] for each in listed] == ["cd"]
+    problem(await rig.request("GET", "/v1/failed?receiver=cd&receiver=ci", b"", headers), 403, "forbidden")
+    assert document(await rig.request("GET", own, b"", headers))["receiver"] == "cd"
+    problem(await rig.request("GET", other, b"", headers), 403, "forbidden")
+    assert len(document(await rig.request("GET", "/v1/failed", b"", ADMIN))["items"]) == 2
 
 
 # --- replays --------------------------------------------------------------------------------------------------------
 
 
-async def test_a_receivers_key_replays_its_own_and_nothing_else() -> None:
-    async with running_api(api_key=SETTING) as rig:
-        own, other = [bearer(await rig.keys.make(f"receiver:{name}", now=NOW)) for name in ("cd", "ci")]
+async def test_a_receivers_key_replays_its_own_and_nothing_else(rig: Rig) -> None:
+    own, other = [bearer(await rig.keys.make(f"receiver:{name}", now=NOW)) for name in ("cd", "ci")]
 
-        async def replay(headers: dict[str, str], **body: Any) -> Reply:
-            return await rig.request("POST", "/v1/replays", json.dumps(body).encode(), JSON | headers)
+    async def replay(headers: dict[str, str], **body: Any) -> Reply:
+        return await rig.request("POST", "/v1/replays", json.dumps(body).encode(), JSON | headers)
 
-        for receiver in (None, "ci", ["cd", "ci"]):
-            problem(await replay(own, receiver=receiver), 403, "forbidden")
-        job = document(await replay(own, receiver="cd"))
-        assert (await replay(ADMIN)).status == 202
-        target = f"/v1/replays/{job['id']}"
-        for headers, status in ((own, 200), (ADMIN, 200), (other, 403)):
-            assert (await rig.request("GET", target, b"", headers)).status == status
-        jobs = [document(await rig.request("GET", "/v1/replays", b"", each))["items"] for each in (own, other, ADMIN)]
-        assert [sorted(each["id"] == job["id"] for each in found) for found in jobs] == [[True], [], [False, True]]
-        problem(await rig.request("POST", f"{target}/stop", b"", other), 403, "forbidden")
-        assert document(await rig.request("GET", target, b"", own)) == job
-        assert (await rig.request("POST", f"{target}/stop", b"", own)).status == 202
-        one = "/v1/sources/github/messages/m-1/deliveries/{}/replay"
-        for name, status in (("ci", 403), ("nobody", 403), ("cd", 404)):
-            assert (await rig.request("POST", one.format(name), b"", own)).status == status
+    for receiver in (None, "ci", ["cd", "ci"]):
+        problem(await replay(own, receiver=receiver), 403, "forbidden")
+    job = document(await replay(own, receiver="cd"))
+    assert (await replay(ADMIN)).status == 202
+    target = f"/v1/replays/{job['id']}"
+    for headers, status in ((own, 200), (ADMIN, 200), (other, 403)):
+        assert (await rig.request("GET", target, b"", headers)).status == status
+    jobs = [document(await rig.request("GET", "/v1/replays", b"", each))["items"] for each in (own, other, ADMIN)]
+    assert [sorted(each["id"] == job["id"] for each in found) for found in jobs] == [[True], [], [False, True]]
+    problem(await rig.request("POST", f"{target}/stop", b"", other), 403, "forbidden")
+    assert document(await rig.request("GET", target, b"", own)) == job
+    assert (await rig.request("POST", f"{target}/stop", b"", own)).status == 202
+    one = "/v1/sources/github/messages/m-1/deliveries/{}/replay"
+    for name, status in (("ci", 403), ("nobody", 403), ("cd", 404)):
+        assert (await rig.request("POST", one.format(name), b"", own)).status == status
 
 
 # --- with a key and without -----------------------------------------------------------------------------------------
@@ -319,19 +317,18 @@ async def test_nothing_is_served_before_it_is_known_which_keys_there_are() -> No
 # --- invalid keys ---------------------------------------------------------------------------------------------------
 
 
-async def test_wrong_expired_and_revoked_keys_are_refused() -> None:
-    async with running_api(api_key=SETTING) as rig:
-        text = await rig.keys.make("admin", now=NOW, expires_at=NOW + 60)
-        assert (await rig.get("/v1/keys", Authorization=f"bearer  {text}")).status == 200
-        for wrong in (text[:-1], f"{text}a", text.upper(), text.replace("rk_", "rk_x"), "", "rk__"):
-            problem(await rig.get("/v1/keys", Authorization=f"Bearer {wrong}"), 401, "unauthorized")
-        problem(await rig.get("/v1/keys", Authorization=f"Basic {text}"), 401, "unauthorized")
-        rig.clock.now += 60
-        expired = problem(await rig.get("/v1/keys", Authorization=f"Bearer {text}"), 401, "unauthorized")
-        assert expired["detail"] == "This key has expired."
-        [item] = document(await rig.request("GET", "/v1/keys", b"", ADMIN))["items"]
-        assert item["status"] == "expired"
-        problem(await rig.request("POST", f"/v1/keys/{item['id']}/rotate", b"", ADMIN), 409, "key-expired")
+async def test_wrong_expired_and_revoked_keys_are_refused(rig: Rig) -> None:
+    text = await rig.keys.make("admin", now=NOW, expires_at=NOW + 60)
+    assert (await rig.get("/v1/keys", Authorization=f"bearer  {text}")).status == 200
+    for wrong in (text[:-1], f"{text}a", text.upper(), text.replace("rk_", "rk_x"), "", "rk__"):
+        problem(await rig.get("/v1/keys", Authorization=f"Bearer {wrong}"), 401, "unauthorized")
+    problem(await rig.get("/v1/keys", Authorization=f"Basic {text}"), 401, "unauthorized")
+    rig.clock.now += 60
+    expired = problem(await rig.get("/v1/keys", Authorization=f"Bearer {text}"), 401, "unauthorized")
+    assert expired["detail"] == "This key has expired."
+    [item] = document(await rig.request("GET", "/v1/keys", b"", ADMIN))["items"]
+    assert item["status"] == "expired"
+    problem(await rig.request("POST", f"/v1/keys/{item['id']}/rotate", b"", ADMIN), 409, "key-expired")
 
 
 @asynccontextmanager
@@ -350,71 +347,66 @@ async def slow_body(rig: Rig, path: str, key: str, body: bytes) -> AsyncIterator
 
 
 @pytest.mark.parametrize("path", ["/v1/keys", "/v1/sources/github/messages?receiver=ci"])
-async def test_a_key_that_is_revoked_before_the_whole_body_came_changes_nothing(path: str) -> None:
-    async with running_api(api_key=SETTING) as rig:
-        text = await rig.keys.make("admin", now=NOW)
-        async with slow_body(rig, path, text, b'{"scopes": ["admin"], "name": "stays"}') as status:
-            await rig.keys.revoke(rig.keys.keys.all()[0])
-        assert status.result() == 401
-        assert rig.keys.keys.all() == []
-        assert rig.records(rig.topics.from_sender) == []
+async def test_a_key_that_is_revoked_before_the_whole_body_came_changes_nothing(rig: Rig, path: str) -> None:
+    text = await rig.keys.make("admin", now=NOW)
+    async with slow_body(rig, path, text, b'{"scopes": ["admin"], "name": "stays"}') as status:
+        await rig.keys.revoke(rig.keys.keys.all()[0])
+    assert status.result() == 401
+    assert rig.keys.keys.all() == []
+    assert rig.records(rig.topics.from_sender) == []
 
 
-async def test_a_receiver_that_another_owner_gets_before_the_whole_body_came_is_not_changed() -> None:
-    async with running_api(api_key=SETTING) as rig:
-        ci = rig.directory.receivers["ci"]
-        rig.directory.receivers["ci"] = replace(ci, owner="alice")
-        text = await rig.keys.make("owner:alice", now=NOW)
-        async with slow_body(rig, "/v1/receivers/ci/pause", text, b'{"reason": "mine"}') as status:
-            rig.directory.receivers["ci"] = replace(ci, owner="bob")
-        assert status.result() == 403
+async def test_a_receiver_that_another_owner_gets_before_the_whole_body_came_is_not_changed(rig: Rig) -> None:
+    ci = rig.directory.receivers["ci"]
+    rig.directory.receivers["ci"] = replace(ci, owner="alice")
+    text = await rig.keys.make("owner:alice", now=NOW)
+    async with slow_body(rig, "/v1/receivers/ci/pause", text, b'{"reason": "mine"}') as status:
+        rig.directory.receivers["ci"] = replace(ci, owner="bob")
+    assert status.result() == 403
 
 
-async def test_guesses_are_limited_and_a_right_key_still_passes() -> None:
-    async with running_api(api_key=SETTING) as rig:
-        text = await rig.keys.make("admin", now=NOW)
-        guess = bearer(text[:-4] + "aaaa")
-        for _ in range(MOST_FAILED):
-            problem(await rig.request("GET", "/v1/keys", b"", guess), 401, "unauthorized")
-        problem(await rig.request("GET", "/v1/keys", b"", guess), 429, "too-many-requests")
-        assert (await rig.request("GET", "/v1/keys", b"", bearer(text))).status == 200
+async def test_guesses_are_limited_and_a_right_key_still_passes(rig: Rig) -> None:
+    text = await rig.keys.make("admin", now=NOW)
+    guess = bearer(text[:-4] + "aaaa")
+    for _ in range(MOST_FAILED):
+        problem(await rig.request("GET", "/v1/keys", b"", guess), 401, "unauthorized")
+    problem(await rig.request("GET", "/v1/keys", b"", guess), 429, "too-many-requests")
+    assert (await rig.request("GET", "/v1/keys", b"", bearer(text))).status == 200
 
 
-async def test_a_new_secret_takes_the_place_of_the_old_one_when_its_overlap_is_over() -> None:
-    async with running_api(api_key=SETTING) as rig:
-        made = document(await create(rig, scopes=["metrics"], name="prometheus"))
-        target = f"/v1/keys/{made['id']}/rotate"
-        rotated = document(await rig.request("POST", target, b'{"overlap": "1m"}', JSON | ADMIN))
-        assert (rotated["id"], rotated["key"] != made["key"]) == (made["id"], True)
-        assert rotated["old_secret_until"] == "2023-11-14T22:14:20.000Z"
-        keys = [bearer(made["key"]), bearer(rotated["key"])]
-        assert [(await rig.request("GET", "/metrics", b"", each)).status for each in keys] == [200, 200]
-        rig.clock.now += 60
-        assert [(await rig.request("GET", "/metrics", b"", each)).status for each in keys] == [401, 200]
-        assert document(await rig.request("POST", target, b"", ADMIN))["old_secret_until"] is not None
+async def test_a_new_secret_takes_the_place_of_the_old_one_when_its_overlap_is_over(rig: Rig) -> None:
+    made = document(await create(rig, scopes=["metrics"], name="prometheus"))
+    target = f"/v1/keys/{made['id']}/rotate"
+    rotated = document(await rig.request("POST", target, b'{"overlap": "1m"}', JSON | ADMIN))
+    assert (rotated["id"], rotated["key"] != made["key"]) == (made["id"], True)
+    assert rotated["old_secret_until"] == "2023-11-14T22:14:20.000Z"
+    keys = [bearer(made["key"]), bearer(rotated["key"])]
+    assert [(await rig.request("GET", "/metrics", b"", each)).status for each in keys] == [200, 200]
+    rig.clock.now += 60
+    assert [(await rig.request("GET", "/metrics", b"", each)).status for each in keys] == [401, 200]
+    assert document(await rig.request("POST", target, b"", ADMIN))["old_secret_until"] is not None
 
 
 # --- when a key was used last ---------------------------------------------------------------------------------------
 
 
-async def test_a_list_says_when_each_key_was_used_last() -> None:
-    async with running_api(api_key=SETTING) as rig:
-        used, unused = [await rig.keys.make("metrics", now=NOW) for _ in range(2)]
-        for _ in range(2):
-            assert (await rig.request("GET", "/metrics", b"", bearer(used))).status == 200
-        assert (await rig.request("GET", "/v1/keys", b"", bearer(used))).status == 403  # it was used all the same
-        assert (await rig.request("GET", "/metrics", b"", bearer(unused + "x"))).status == 401
-        await rig.server.stop()  # it stores the latest uses, as it does every second
-        server = ApiServer(rig.context)
-        url = f"http://127.0.0.1:{await server.start('127.0.0.1', 0)}"
-        async with rig.client.get(f"{url}/v1/keys", headers=ADMIN) as response:
-            found = {item["id"]: item["last_used_at"] for item in (await response.json())["items"]}
-        rig.state.away.add("keys_used")
-        async with rig.client.get(f"{url}/v1/keys", headers=ADMIN) as response:
-            assert [item["last_used_at"] for item in (await response.json())["items"]] == [None, None]
-        await server.stop()
-        assert found == {used.split("_")[1]: "2023-11-14T22:13:20.000Z", unused.split("_")[1]: None}
-        assert rig.state.asked.count("use_keys") == 1
+async def test_a_list_says_when_each_key_was_used_last(rig: Rig) -> None:
+    used, unused = [await rig.keys.make("metrics", now=NOW) for _ in range(2)]
+    for _ in range(2):
+        assert (await rig.request("GET", "/metrics", b"", bearer(used))).status == 200
+    assert (await rig.request("GET", "/v1/keys", b"", bearer(used))).status == 403  # it was used all the same
+    assert (await rig.request("GET", "/metrics", b"", bearer(unused + "x"))).status == 401
+    await rig.server.stop()  # it stores the latest uses, as it does every second
+    server = ApiServer(rig.context)
+    url = f"http://127.0.0.1:{await server.start('127.0.0.1', 0)}"
+    async with rig.client.get(f"{url}/v1/keys", headers=ADMIN) as response:
+        found = {item["id"]: item["last_used_at"] for item in (await response.json())["items"]}
+    rig.state.away.add("keys_used")
+    async with rig.client.get(f"{url}/v1/keys", headers=ADMIN) as response:
+        assert [item["last_used_at"] for item in (await response.json())["items"]] == [None, None]
+    await server.stop()
+    assert found == {used.split("_")[1]: "2023-11-14T22:13:20.000Z", unused.split("_")[1]: None}
+    assert rig.state.asked.count("use_keys") == 1
 
 
 # --- bad input, lists, canary ---------------------------------------------------------------------------------------
@@ -439,57 +431,53 @@ async def test_a_list_says_when_each_key_was_used_last() -> None:
         (b'{"scopes": ["admin"], "name": "' + b"n" * 201 + b'"}', "/name"),
     ],
 )
-async def test_what_is_no_order_for_a_key_makes_none(body: bytes, pointer: str | None) -> None:
-    async with running_api(api_key=SETTING) as rig:
-        refused = problem(await rig.request("POST", "/v1/keys", body, JSON | ADMIN), 400, "invalid-request")
-        assert [error.get("pointer") for error in refused["errors"]] == ([] if pointer is None else [pointer])
-        assert rig.records(rig.topics.receiver_config) == []
+async def test_what_is_no_order_for_a_key_makes_none(rig: Rig, body: bytes, pointer: str | None) -> None:
+    refused = problem(await rig.request("POST", "/v1/keys", body, JSON | ADMIN), 400, "invalid-request")
+    assert [error.get("pointer") for error in refused["errors"]] == ([] if pointer is None else [pointer])
+    assert rig.records(rig.topics.receiver_config) == []
 
 
-async def test_what_there_is_not_is_not_found_by_administrators() -> None:
-    async with running_api(api_key=SETTING) as rig:
-        for method, target in (("DELETE", "/v1/keys/none"), ("POST", "/v1/keys/none/rotate")):
-            problem(await rig.request(method, target, b"", ADMIN), 404, "not-found")
-        for query in ("cursor=x", "limit=0", "limit=1001", "page=2"):
-            problem(await rig.request("GET", f"/v1/keys?{query}", b"", ADMIN), 400, "invalid-request")
+async def test_what_there_is_not_is_not_found_by_administrators(rig: Rig) -> None:
+    for method, target in (("DELETE", "/v1/keys/none"), ("POST", "/v1/keys/none/rotate")):
+        problem(await rig.request(method, target, b"", ADMIN), 404, "not-found")
+    for query in ("cursor=x", "limit=0", "limit=1001", "page=2"):
+        problem(await rig.request("GET", f"/v1/keys?{query}", b"", ADMIN), 400, "invalid-request")
 
 
-async def test_a_list_goes_on_where_it_was_whatever_comes_and_goes() -> None:
-    async with running_api(api_key=SETTING) as rig:
-        made = []
-        for _ in range(5):
-            rig.clock.now += 1
-            made.append(document(await create(rig, scopes=["metrics"]))["id"])
-        page = document(await rig.request("GET", "/v1/keys?limit=2", b"", ADMIN))
-        assert [item["id"] for item in page["items"]] == [made[4], made[3]]
-        await rig.request("DELETE", f"/v1/keys/{made[3]}", b"", ADMIN)
-        await create(rig, scopes=["metrics"])
-        rest = document(await rig.request("GET", f"/v1/keys?cursor={page['cursor']}", b"", ADMIN))
-        assert ([item["id"] for item in rest["items"]], rest["cursor"]) == ([made[2], made[1], made[0]], None)
+async def test_a_list_goes_on_where_it_was_whatever_comes_and_goes(rig: Rig) -> None:
+    made = []
+    for _ in range(5):
+        rig.clock.now += 1
+        made.append(document(await create(rig, scopes=["metrics"]))["id"])
+    page = document(await rig.request("GET", "/v1/keys?limit=2", b"", ADMIN))
+    assert [item["id"] for item in page["items"]] == [made[4], made[3]]
+    await rig.request("DELETE", f"/v1/keys/{made[3]}", b"", ADMIN)
+    await create(rig, scopes=["metrics"])
+    rest = document(await rig.request("GET", f"/v1/keys?cursor={page['cursor']}", b"", ADMIN))
+    assert ([item["id"] for item in rest["items"]], rest["cursor"]) == ([made[2], made[1], made[0]], None)
 
 
-async def test_a_secret_is_told_once_and_kept_nowhere() -> None:
-    async with running_api(api_key=SETTING) as rig:
-        with capture_logs() as logged:
-            made = document(await create(rig, scopes=["admin"], name="n\x1b"))
-            rotated = document(await rig.request("POST", f"/v1/keys/{made['id']}/rotate", b"", ADMIN))
-            texts = [made["key"], rotated["key"]]
-            told = [await rig.request("GET", "/v1/keys", b"", bearer(text)) for text in texts]
-            told.append(await rig.request("GET", "/v1/nothing", b"", bearer(texts[0])))
-            told.append(await rig.request("GET", "/v1/keys", b"", bearer(texts[0] + "x")))
-            told.append(await rig.request("DELETE", f"/v1/keys/{made['id']}", b"", ADMIN))
-        records = rig.records(rig.topics.receiver_config)
-        assert len(records) >= 4
-        seen = [repr(records), repr(logged), *(repr(reply) for reply in told), repr(rig.context)]
-        for text in (*texts, *(text.split("_")[2] for text in texts)):
-            assert not any(text in each for each in seen)
-        digests = [json.loads(each.value)["digest"] for each in records if each.value and b"digest" in each.value]
-        assert len(digests) == 2
-        assert not any(digest in each for digest in digests for each in seen[1:])
-        assert [each["what"] for each in logged if each["event"] == "audit"] == [
-            *("key.created", "key.rotated", "key.revoked"),
-        ]
-        assert "\x1b" not in repr(seen)
+async def test_a_secret_is_told_once_and_kept_nowhere(rig: Rig) -> None:
+    with capture_logs() as logged:
+        made = document(await create(rig, scopes=["admin"], name="n\x1b"))
+        rotated = document(await rig.request("POST", f"/v1/keys/{made['id']}/rotate", b"", ADMIN))
+        texts = [made["key"], rotated["key"]]
+        told = [await rig.request("GET", "/v1/keys", b"", bearer(text)) for text in texts]
+        told.append(await rig.request("GET", "/v1/nothing", b"", bearer(texts[0])))
+        told.append(await rig.request("GET", "/v1/keys", b"", bearer(texts[0] + "x")))
+        told.append(await rig.request("DELETE", f"/v1/keys/{made['id']}", b"", ADMIN))
+    records = rig.records(rig.topics.receiver_config)
+    assert len(records) >= 4
+    seen = [repr(records), repr(logged), *(repr(reply) for reply in told), repr(rig.context)]
+    for text in (*texts, *(text.split("_")[2] for text in texts)):
+        assert not any(text in each for each in seen)
+    digests = [json.loads(each.value)["digest"] for each in records if each.value and b"digest" in each.value]
+    assert len(digests) == 2
+    assert not any(digest in each for digest in digests for each in seen[1:])
+    assert [each["what"] for each in logged if each["event"] == "audit"] == [
+        *("key.created", "key.rotated", "key.revoked")
+    ]
+    assert "\x1b" not in repr(seen)
 
 
 async def metrics_take_a_key_where_there_is_one() -> None:

@@ -1,6 +1,7 @@
 """Tests of messages that name their own endpoint: accepted and refused ones, and the record on the log."""
 
 import json
+from collections.abc import AsyncIterator
 from urllib.parse import quote
 
 import pytest
@@ -29,35 +30,36 @@ async def sent(rig: Rig, target: str = PATH, **headers: str) -> OneOff:
     return message.one_off
 
 
-async def test_an_endpoint_of_an_allowed_origin_is_a_receiver_for_this_message() -> None:
-    async with running_api(adhoc_endpoints=[ORIGIN]) as rig:
-        assert await sent(rig) == OneOff(URL)
-        assert (await rig.post(PATH, ce_id="m")).status == 202
+@pytest.fixture
+async def rig() -> AsyncIterator[Rig]:
+    async with running_api(adhoc_endpoints=[ORIGIN]) as running:
+        yield running
+
+
+async def test_an_endpoint_of_an_allowed_origin_is_a_receiver_for_this_message(rig: Rig) -> None:
+    assert await sent(rig) == OneOff(URL)
+    assert (await rig.post(PATH, ce_id="m")).status == 202
 
 
 @pytest.mark.parametrize("as_header", [True, False])
-async def test_its_secret_is_on_the_log_only_encrypted_for_this_message(as_header: bool) -> None:
-    async with running_api(adhoc_endpoints=[ORIGIN]) as rig:
-        if as_header:
-            found = await sent(
-                rig, "/v1/sources/app/messages", ce_id="m", relay_endpoint=URL, relay_signing_secret=SECRET
-            )
-        else:
-            found = await sent(rig, f"{PATH}&signing_secret={SECRET}", ce_id="m")
-        assert found.secret is not None
-        ring = KeyRing([NEW_KEY])
-        assert ring.opened(found.secret, secret_place("app", "m")) == SECRET
-        with pytest.raises(Exception, match="another place"):
-            ring.opened(found.secret, secret_place("app", "n"))
+async def test_its_secret_is_on_the_log_only_encrypted_for_this_message(rig: Rig, as_header: bool) -> None:
+    if as_header:
+        found = await sent(rig, "/v1/sources/app/messages", ce_id="m", relay_endpoint=URL, relay_signing_secret=SECRET)
+    else:
+        found = await sent(rig, f"{PATH}&signing_secret={SECRET}", ce_id="m")
+    assert found.secret is not None
+    ring = KeyRing([NEW_KEY])
+    assert ring.opened(found.secret, secret_place("app", "m")) == SECRET
+    with pytest.raises(Exception, match="another place"):
+        ring.opened(found.secret, secret_place("app", "n"))
 
 
-async def test_the_same_message_again_is_a_duplicate_and_one_to_another_url_conflicts() -> None:
-    async with running_api(adhoc_endpoints=[ORIGIN]) as rig:
-        target = f"{PATH}&signing_secret={SECRET}"
-        await sent(rig, target, ce_id="m")
-        assert document(await rig.post(target, ce_id="m"))["duplicate"]
-        other = f"/v1/sources/app/messages?endpoint={quote(ORIGIN + '/other', safe='')}"
-        problem(await rig.post(other, ce_id="m"), 409, "id-conflict")
+async def test_the_same_message_again_is_a_duplicate_and_one_to_another_url_conflicts(rig: Rig) -> None:
+    target = f"{PATH}&signing_secret={SECRET}"
+    await sent(rig, target, ce_id="m")
+    assert document(await rig.post(target, ce_id="m"))["duplicate"]
+    other = f"/v1/sources/app/messages?endpoint={quote(ORIGIN + '/other', safe='')}"
+    problem(await rig.post(other, ce_id="m"), 409, "id-conflict")
 
 
 @pytest.mark.parametrize(
@@ -76,16 +78,15 @@ async def test_the_same_message_again_is_a_duplicate_and_one_to_another_url_conf
     ],
 )
 async def test_what_contradicts_or_is_not_allowed_is_refused(
-    query: str, status: int, kind: str, parameters: list[str]
+    rig: Rig, query: str, status: int, kind: str, parameters: list[str]
 ) -> None:
-    async with running_api(adhoc_endpoints=[ORIGIN]) as rig:
-        refused = problem(await rig.post(f"/v1/sources/app/messages?{query}"), status, kind)
-        assert [each["parameter"] for each in refused["errors"]] == parameters
-        assert "whsec_short" not in json.dumps(refused)
-        assert rig.records(rig.topics.from_sender) == []
+    refused = problem(await rig.post(f"/v1/sources/app/messages?{query}"), status, kind)
+    assert [each["parameter"] for each in refused["errors"]] == parameters
+    assert "whsec_short" not in json.dumps(refused)
+    assert rig.records(rig.topics.from_sender) == []
 
 
-async def test_an_item_of_a_batch_has_one_as_fields() -> None:
+async def test_an_item_of_a_batch_has_one_as_fields(rig: Rig) -> None:
     items = [
         {"payload": 1, "message_id": "a", "endpoint": URL, "signing_secret": SECRET},
         {"payload": 2, "endpoint": URL, "receiver": "ci"},
@@ -93,17 +94,16 @@ async def test_an_item_of_a_batch_has_one_as_fields() -> None:
         {"payload": 4, "signing_secret": SECRET},
         {"payload": 5, "receiver": "ci"},
     ]
-    async with running_api(adhoc_endpoints=[ORIGIN]) as rig:
-        body = "\n".join(map(json.dumps, items)).encode()
-        reply = await rig.post("/v1/sources/app/messages:batch?receiver=cd", body, content_type="application/x-ndjson")
-        assert [item["status"] for item in document(reply)["items"]] == [202, 400, 422, 400, 202]
-        records = rig.records(rig.topics.from_sender)
-        found = [parse_message(record.value, record.headers) for record in records]
-        assert [(each.receivers, each.one_off is None) for each in found] == [
-            ((receiver_name(ORIGIN),), False),
-            (("ci",), True),
-        ]
-        assert SECRET not in repr(records)
+    body = "\n".join(map(json.dumps, items)).encode()
+    reply = await rig.post("/v1/sources/app/messages:batch?receiver=cd", body, content_type="application/x-ndjson")
+    assert [item["status"] for item in document(reply)["items"]] == [202, 400, 422, 400, 202]
+    records = rig.records(rig.topics.from_sender)
+    found = [parse_message(record.value, record.headers) for record in records]
+    assert [(each.receivers, each.one_off is None) for each in found] == [
+        ((receiver_name(ORIGIN),), False),
+        (("ci",), True),
+    ]
+    assert SECRET not in repr(records)
 
 
 async def test_it_is_off_by_default_and_secrets_need_a_key() -> None:

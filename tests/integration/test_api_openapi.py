@@ -29,6 +29,7 @@ from relay.domain.requests import callback_request, nonce_request, ping_request,
 from relay.domain.result_delivery import notice_body
 from relay.domain.times import rfc3339
 from tests.integration.api_rig import NOW, Reply, Rig, document, problem, running_api
+from tests.integration.api_rig import rig as rig
 from tests.integration.api_world import KEY, described, world_for
 from tests.integration.api_world import only_read as only_read
 
@@ -58,10 +59,9 @@ async def test_every_route_is_described_and_every_description_has_a_route() -> N
     assert told == routes
 
 
-async def test_the_command_prints_what_is_served() -> None:
+async def test_the_command_prints_what_is_served(rig: Rig) -> None:
     printed = CliRunner().invoke(config, ["openapi"], catch_exceptions=False).output
-    async with running_api() as rig:
-        assert json.loads(printed) == document(await rig.get("/openapi.json")) == described()
+    assert json.loads(printed) == document(await rig.get("/openapi.json")) == described()
 
 
 async def test_the_verbs_of_the_audit_are_a_noun_and_what_was_done() -> None:
@@ -253,19 +253,18 @@ def test_every_problem_has_a_page_and_every_page_a_problem() -> None:
     assert told == {*KINDS.values(), *FAILURES} - {WRONG_METHOD}, "each is an answer of some route, but for no route"
 
 
-async def test_the_type_of_a_problem_answers_with_a_page() -> None:
-    async with running_api() as rig:
-        refused = problem(await rig.post("/v1/sources/app/messages?receiver=nobody"), 422, "unknown-receiver")
-        shown = await rig.get(refused["type"])
-        assert (shown.status, shown.headers["Content-Type"]) == (200, "text/html; charset=utf-8")
-        assert refused["title"] in shown.text
-        assert "check its spelling" in shown.text
-        for name in KINDS:
-            assert (await rig.get(f"/problems/{name}")).status == 200
-            assert f'href="/problems/{name}"' in (await rig.get("/problems")).text
-        assert "Expectation Failed" in (await rig.get("/problems/http-417")).text
-        for name in ("nothing", "http-200", "http-999", "http-", "http-4%C2%B27", "<b>"):
-            problem(await rig.get(f"/problems/{name}"), 404, "not-found")
+async def test_the_type_of_a_problem_answers_with_a_page(rig: Rig) -> None:
+    refused = problem(await rig.post("/v1/sources/app/messages?receiver=nobody"), 422, "unknown-receiver")
+    shown = await rig.get(refused["type"])
+    assert (shown.status, shown.headers["Content-Type"]) == (200, "text/html; charset=utf-8")
+    assert refused["title"] in shown.text
+    assert "check its spelling" in shown.text
+    for name in KINDS:
+        assert (await rig.get(f"/problems/{name}")).status == 200
+        assert f'href="/problems/{name}"' in (await rig.get("/problems")).text
+    assert "Expectation Failed" in (await rig.get("/problems/http-417")).text
+    for name in ("nothing", "http-200", "http-999", "http-", "http-4%C2%B27", "<b>"):
+        problem(await rig.get(f"/problems/{name}"), 404, "not-found")
 
 
 # --- pages ----------------------------------------------------------------------------------------------------------
@@ -284,13 +283,12 @@ async def test_pages_need_nothing_from_anywhere_and_no_key() -> None:
         problem(await rig.get("/docs?x=1"), 400, "invalid-request")
 
 
-async def test_the_front_page_is_json_for_who_asks_for_that() -> None:
-    async with running_api() as rig:
-        links = document(await rig.get("/", Accept="application/json"))["links"]
-        page = await rig.get("/")
-        for path in links:
-            assert (await rig.get(path)).status == 200
-            assert f'href="{path}"' in page.text
+async def test_the_front_page_is_json_for_who_asks_for_that(rig: Rig) -> None:
+    links = document(await rig.get("/", Accept="application/json"))["links"]
+    page = await rig.get("/")
+    for path in links:
+        assert (await rig.get(path)).status == 200
+        assert f'href="{path}"' in page.text
 
 
 async def test_the_page_of_the_document_has_every_route_and_schema() -> None:

@@ -14,7 +14,8 @@ from relay.log.port import NewRecord
 from relay.state.rows import Arrival, MessageStage
 from tests.contract.history_facts import arrival, put
 from tests.integration.api_rig import document, problem, running_api
-from tests.integration.history_world import KEPT, arrived, world
+from tests.integration.history_world import KEPT, World, arrived
+from tests.integration.history_world import at as at
 
 MESSAGE = "/v1/sources/github/messages/m-1"
 
@@ -45,58 +46,56 @@ async def test_the_payload_of_an_envelope_is_the_slice_of_it() -> None:
         assert shown.headers["Content-Type"] == "application/json"
 
 
-async def test_a_payload_that_only_the_history_points_at_is_read_from_the_log() -> None:
-    async with world() as at:
-        message = Message("github", "old", ("ci",), None, None, "text/plain", b"whole \xff")
-        record = NewRecord(at.rig.topics.from_sender, b"github", message.payload, message_headers(message))
-        [place] = await at.rig.log.append([record])
-        await put(at.history, structs.replace(arrival(5, source="github", name="old", receivers=("ci",)), at=place))
-        for scope in ("read:github", "receiver:ci"):
-            shown = await at.get("/v1/sources/github/messages/old/payload", scope)
-            assert (shown.status, shown.body, shown.headers["Content-Type"]) == (200, b"whole \xff", "text/plain")
-            assert "relay-payload-truncated" not in shown.headers
+async def test_a_payload_that_only_the_history_points_at_is_read_from_the_log(at: World) -> None:
+    message = Message("github", "old", ("ci",), None, None, "text/plain", b"whole \xff")
+    record = NewRecord(at.rig.topics.from_sender, b"github", message.payload, message_headers(message))
+    [place] = await at.rig.log.append([record])
+    await put(at.history, structs.replace(arrival(5, source="github", name="old", receivers=("ci",)), at=place))
+    for scope in ("read:github", "receiver:ci"):
+        shown = await at.get("/v1/sources/github/messages/old/payload", scope)
+        assert (shown.status, shown.body, shown.headers["Content-Type"]) == (200, b"whole \xff", "text/plain")
+        assert "relay-payload-truncated" not in shown.headers
 
 
 @pytest.mark.parametrize(
     "settings", [{"encrypt": Encryption(url="https://ci.example/jwks.json")}, {"payload": "metadata"}]
 )
 async def test_a_payload_that_its_receiver_does_not_get_plain_is_shown_to_readers_of_the_source_alone(
-    settings: dict[str, Any],
+    at: World, settings: dict[str, Any]
 ) -> None:
-    async with world() as at:
-        await put(at.history, arrived(at.rig, 7, source="github", size=10, receivers=("ci", "cd"), **KEPT))
-        path, receivers = "/v1/sources/github/messages/m-7/payload", at.rig.directory.receivers
-        receivers["ci"] = replace(receivers["ci"], **settings)
-        problem(await at.get(path, "receiver:ci"), 410, "payload-gone")
-        for scopes, is_shown in ((("receiver:ci",), False), (("receiver:ci", "receiver:cd"), True)):
-            listed = document(await at.get("/v1/messages", *scopes))["items"]
-            [preview] = [each["preview"] for each in listed if each["message_id"] == "m-7"]
-            assert (preview is not None) is is_shown
-        found = {}
-        for scopes in (("receiver:ci",), ("read:github",), ("receiver:cd",), ("receiver:ci", "receiver:cd")):
-            listed = document(await at.get("/v1/messages?payload=/repository/name=relay", *scopes))["items"]
-            found[scopes] = "m-7" in {each["message_id"] for each in listed}
-            assert (await at.get(path, *scopes)).status == (410 if scopes == ("receiver:ci",) else 200)
-        assert [scopes for scopes, is_found in found.items() if not is_found] == [("receiver:ci",)]
+    await put(at.history, arrived(at.rig, 7, source="github", size=10, receivers=("ci", "cd"), **KEPT))
+    path, receivers = "/v1/sources/github/messages/m-7/payload", at.rig.directory.receivers
+    receivers["ci"] = replace(receivers["ci"], **settings)
+    problem(await at.get(path, "receiver:ci"), 410, "payload-gone")
+    for scopes, is_shown in ((("receiver:ci",), False), (("receiver:ci", "receiver:cd"), True)):
+        listed = document(await at.get("/v1/messages", *scopes))["items"]
+        [preview] = [each["preview"] for each in listed if each["message_id"] == "m-7"]
+        assert (preview is not None) is is_shown
+    found = {}
+    for scopes in (("receiver:ci",), ("read:github",), ("receiver:cd",), ("receiver:ci", "receiver:cd")):
+        listed = document(await at.get("/v1/messages?payload=/repository/name=relay", *scopes))["items"]
+        found[scopes] = "m-7" in {each["message_id"] for each in listed}
+        assert (await at.get(path, *scopes)).status == (410 if scopes == ("receiver:ci",) else 200)
+    assert [scopes for scopes, is_found in found.items() if not is_found] == [("receiver:ci",)]
 
 
 @pytest.mark.parametrize(("size", "truncated"), [(len(KEPT["body"]), None), (10_000, "true")])
-async def test_a_payload_that_is_gone_from_the_log_is_what_was_kept(size: int, truncated: str | None) -> None:
-    async with world() as at:
-        await put(at.history, arrived(at.rig, 7, source="github", size=size, receivers=("ci",), **KEPT))
-        shown = await at.get("/v1/sources/github/messages/m-7/payload", "receiver:ci")
-        assert (shown.status, shown.body) == (200, KEPT["body"])
-        assert shown.headers.get("relay-payload-truncated") == truncated
-        assert shown.headers["Content-Disposition"].startswith("attachment")
+async def test_a_payload_that_is_gone_from_the_log_is_what_was_kept(
+    at: World, size: int, truncated: str | None
+) -> None:
+    await put(at.history, arrived(at.rig, 7, source="github", size=size, receivers=("ci",), **KEPT))
+    shown = await at.get("/v1/sources/github/messages/m-7/payload", "receiver:ci")
+    assert (shown.status, shown.body) == (200, KEPT["body"])
+    assert shown.headers.get("relay-payload-truncated") == truncated
+    assert shown.headers["Content-Disposition"].startswith("attachment")
 
 
-async def test_a_payload_that_nobody_has_any_more_is_gone() -> None:
-    async with world() as at:
-        gone = problem(await at.get("/v1/sources/github/messages/m-2/payload"), 410, "payload-gone")
-        assert "2000 bytes" in gone["detail"]
-        # another record is where it was: the topic was made anew
-        message = Message("github", "other", ("ci",), payload=b"{}")
-        record = NewRecord(at.rig.topics.from_sender, b"github", b"{}", message_headers(message))
-        [place] = await at.rig.log.append([record])
-        await put(at.history, structs.replace(arrival(8, source="github"), at=place))
-        problem(await at.get("/v1/sources/github/messages/m-8/payload"), 410, "payload-gone")
+async def test_a_payload_that_nobody_has_any_more_is_gone(at: World) -> None:
+    gone = problem(await at.get("/v1/sources/github/messages/m-2/payload"), 410, "payload-gone")
+    assert "2000 bytes" in gone["detail"]
+    # another record is where it was: the topic was made anew
+    message = Message("github", "other", ("ci",), payload=b"{}")
+    record = NewRecord(at.rig.topics.from_sender, b"github", b"{}", message_headers(message))
+    [place] = await at.rig.log.append([record])
+    await put(at.history, structs.replace(arrival(8, source="github"), at=place))
+    problem(await at.get("/v1/sources/github/messages/m-8/payload"), 410, "payload-gone")

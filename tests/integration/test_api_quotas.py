@@ -11,6 +11,7 @@ import pytest
 from relay.domain.receiver import Inbound, Quota
 from tests.fakes.steps import CountingMeter
 from tests.integration.api_rig import NOW, Reply, Rig, document, problem, running_api
+from tests.integration.api_rig import rig as rig
 
 CI = "/v1/sources/app/messages?receiver=ci"
 BATCH = "/v1/sources/app/messages:batch?receiver=ci"
@@ -64,12 +65,11 @@ async def test_beyond_its_quota_a_source_is_told_when_to_come_again() -> None:
         assert meter.told == [("over_quota", "source", 1)]
 
 
-async def test_without_a_quota_nothing_is_counted_nor_told() -> None:
-    async with running_api() as rig:
-        rig.state.away.add("charge")
-        reply = await rig.post(CI)
-        assert (reply.status, "RateLimit" in reply.headers) == (202, False)
-        assert rig.state.asked.count("charge") == 0
+async def test_without_a_quota_nothing_is_counted_nor_told(rig: Rig) -> None:
+    rig.state.away.add("charge")
+    reply = await rig.post(CI)
+    assert (reply.status, "RateLimit" in reply.headers) == (202, False)
+    assert rig.state.asked.count("charge") == 0
 
 
 async def test_sources_without_a_quota_of_their_own_have_the_usual_one_each() -> None:
@@ -87,52 +87,49 @@ async def test_sources_without_a_quota_of_their_own_have_the_usual_one_each() ->
         }
 
 
-async def test_a_batch_counts_its_messages_and_is_taken_whole_or_not_at_all() -> None:
-    async with running_api() as rig:
-        rig.directory.quotas["app"] = Quota(5, 60)
-        headers = {"Content-Type": "application/x-ndjson"}
-        reply = await rig.request("POST", BATCH, lines(3) + b"\n[]", headers)
-        assert (document(reply)["accepted"], document(reply)["rejected"]) == (3, 1)
-        assert structured(reply, "RateLimit")["source"]["r"] == "2"
-        refused = await rig.request("POST", BATCH, lines(3), headers)
-        assert "room for 2 more" in problem(refused, 429, "quota-exceeded")["detail"]
-        assert (await rig.request("POST", BATCH, lines(2), headers)).status == 200
-        never = await rig.request("POST", BATCH, lines(6), headers)
-        problem(never, 413, "too-large")
-        assert (structured(never, "RateLimit-Policy")["source"]["q"], "Retry-After" in never.headers) == ("5", False)
-        assert stored(rig) == 5
+async def test_a_batch_counts_its_messages_and_is_taken_whole_or_not_at_all(rig: Rig) -> None:
+    rig.directory.quotas["app"] = Quota(5, 60)
+    headers = {"Content-Type": "application/x-ndjson"}
+    reply = await rig.request("POST", BATCH, lines(3) + b"\n[]", headers)
+    assert (document(reply)["accepted"], document(reply)["rejected"]) == (3, 1)
+    assert structured(reply, "RateLimit")["source"]["r"] == "2"
+    refused = await rig.request("POST", BATCH, lines(3), headers)
+    assert "room for 2 more" in problem(refused, 429, "quota-exceeded")["detail"]
+    assert (await rig.request("POST", BATCH, lines(2), headers)).status == 200
+    never = await rig.request("POST", BATCH, lines(6), headers)
+    problem(never, 413, "too-large")
+    assert (structured(never, "RateLimit-Policy")["source"]["q"], "Retry-After" in never.headers) == ("5", False)
+    assert stored(rig) == 5
 
 
-async def test_webhooks_count_once_their_signature_is_right() -> None:
-    async with running_api() as rig:
-        rig.directory.inbound["app"] = GITHUB
-        rig.directory.quotas["app"] = Quota(2, 60)
-        for n in range(5):
-            forged = await rig.request("POST", "/v1/in/app", BODY, signed(f"f-{n}", b"not the secret"))
-            problem(forged, 401, "bad-signature")
-            assert "RateLimit" not in forged.headers  # unauthenticated callers do not learn how busy a source is
-        problem(await rig.request("POST", "/v1/in/app", BODY, signed("")), 400, "invalid-request")
-        for n in range(2):
-            reply = await rig.request("POST", "/v1/in/app", BODY, signed(f"d-{n}"))
-            assert (reply.status, structured(reply, "RateLimit")["source"]["r"]) == (202, str(1 - n))
-        refused = await rig.request("POST", "/v1/in/app", BODY, signed("d-2"))
-        problem(refused, 429, "quota-exceeded")
-        assert refused.headers["Retry-After"] == "60"
-        assert stored(rig) == 2
+async def test_webhooks_count_once_their_signature_is_right(rig: Rig) -> None:
+    rig.directory.inbound["app"] = GITHUB
+    rig.directory.quotas["app"] = Quota(2, 60)
+    for n in range(5):
+        forged = await rig.request("POST", "/v1/in/app", BODY, signed(f"f-{n}", b"not the secret"))
+        problem(forged, 401, "bad-signature")
+        assert "RateLimit" not in forged.headers  # unauthenticated callers do not learn how busy a source is
+    problem(await rig.request("POST", "/v1/in/app", BODY, signed("")), 400, "invalid-request")
+    for n in range(2):
+        reply = await rig.request("POST", "/v1/in/app", BODY, signed(f"d-{n}"))
+        assert (reply.status, structured(reply, "RateLimit")["source"]["r"]) == (202, str(1 - n))
+    refused = await rig.request("POST", "/v1/in/app", BODY, signed("d-2"))
+    problem(refused, 429, "quota-exceeded")
+    assert refused.headers["Retry-After"] == "60"
+    assert stored(rig) == 2
 
 
-async def test_a_batch_of_cloudevents_counts_each_event() -> None:
+async def test_a_batch_of_cloudevents_counts_each_event(rig: Rig) -> None:
     headers = {"content-type": "application/cloudevents-batch+json", "authorization": "Bearer t"}
 
     def events(*ids: str) -> bytes:
         return json.dumps([{"specversion": "1.0", "id": one, "source": "x", "type": "t"} for one in ids]).encode()
 
-    async with running_api() as rig:
-        rig.directory.inbound["app"] = Inbound("cloudevents", ("t",), receivers=("ci",))
-        rig.directory.quotas["app"] = Quota(3, 60)
-        assert (await rig.request("POST", "/v1/in/app", events("1", "2"), headers)).status == 202
-        problem(await rig.request("POST", "/v1/in/app", events("3", "4"), headers), 429, "quota-exceeded")
-        assert stored(rig) == 2
+    rig.directory.inbound["app"] = Inbound("cloudevents", ("t",), receivers=("ci",))
+    rig.directory.quotas["app"] = Quota(3, 60)
+    assert (await rig.request("POST", "/v1/in/app", events("1", "2"), headers)).status == 202
+    problem(await rig.request("POST", "/v1/in/app", events("3", "4"), headers), 429, "quota-exceeded")
+    assert stored(rig) == 2
 
 
 async def test_the_key_has_a_quota_of_its_own_over_all_sources() -> None:

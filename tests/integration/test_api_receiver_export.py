@@ -20,6 +20,7 @@ from tests.contract.history_facts import arrival, put
 from tests.expecting import present
 from tests.integration.api_rig import Reply, problem, run_command, running_api
 from tests.integration.history_world import KEPT, World, arrived, world
+from tests.integration.history_world import at as at
 from tests.integration.test_api_keys import SETTING, bearer
 
 EXPORT = "/v1/receivers/ci/export"
@@ -46,51 +47,47 @@ async def sent(at: World, number: int, payload: bytes, **more: Any) -> None:
     await put(at.history, structs.replace(fact, at=place))
 
 
-async def test_what_a_receiver_got_and_missed_is_exported_with_payloads() -> None:
-    async with world() as at:
-        await sent(at, 5, b"text \xe2\x82\xac")
-        await sent(at, 6, b"\xff\x00")
-        found, end = await exported(at)
-        assert [(one["message_id"], one["delivery"]["state"], one["payload_kept"]) for one in found] == [
-            ("m-6", "blocked", "whole"),
-            ("m-5", "blocked", "whole"),
-            ("m-3", "failed", "gone"),
-            ("m-1", "returned", "truncated"),
-        ]
-        assert [one["payload"] for one in found] == [None, "text €", None, KEPT["body"].decode()]
-        assert [one["payload_base64"] for one in found] == ["/wA=", None, None, None]
-        assert {one["delivery"]["receiver"] for one in found} == {"ci"}
-        assert end == {"exported": 4, "complete": True, "detail": None, "cursor": found[-1]["cursor"]}
+async def test_what_a_receiver_got_and_missed_is_exported_with_payloads(at: World) -> None:
+    await sent(at, 5, b"text \xe2\x82\xac")
+    await sent(at, 6, b"\xff\x00")
+    found, end = await exported(at)
+    assert [(one["message_id"], one["delivery"]["state"], one["payload_kept"]) for one in found] == [
+        ("m-6", "blocked", "whole"),
+        ("m-5", "blocked", "whole"),
+        ("m-3", "failed", "gone"),
+        ("m-1", "returned", "truncated"),
+    ]
+    assert [one["payload"] for one in found] == [None, "text €", None, KEPT["body"].decode()]
+    assert [one["payload_base64"] for one in found] == ["/wA=", None, None, None]
+    assert {one["delivery"]["receiver"] for one in found} == {"ci"}
+    assert end == {"exported": 4, "complete": True, "detail": None, "cursor": found[-1]["cursor"]}
 
 
-async def test_each_line_can_be_continued_after() -> None:
-    async with world() as at:
-        found, _ = await exported(at)
-        assert len(found) == 2
-        await put(at.history, arrived(at.rig, 7, source="github", receivers=("ci",), **KEPT))
-        rest, end = await exported(at, f"?after={found[0]['cursor']}")
-        assert (rest, end["exported"]) == (found[1:], 1)
-        assert (await exported(at, f"?after={found[1]['cursor']}"))[1]["complete"]
+async def test_each_line_can_be_continued_after(at: World) -> None:
+    found, _ = await exported(at)
+    assert len(found) == 2
+    await put(at.history, arrived(at.rig, 7, source="github", receivers=("ci",), **KEPT))
+    rest, end = await exported(at, f"?after={found[0]['cursor']}")
+    assert (rest, end["exported"]) == (found[1:], 1)
+    assert (await exported(at, f"?after={found[1]['cursor']}"))[1]["complete"]
 
 
 @pytest.mark.parametrize(
     ("query", "expected"),
     [("?since=2026-09-21T12:00:03Z", ["m-3"]), ("?until=2026-09-21T12:00:03Z", ["m-1"]), ("?since=10s", [])],
 )
-async def test_it_can_be_limited_to_a_time(query: str, expected: list[str]) -> None:
-    async with world() as at:
-        assert [one["message_id"] for one in (await exported(at, query))[0]] == expected
+async def test_it_can_be_limited_to_a_time(at: World, query: str, expected: list[str]) -> None:
+    assert [one["message_id"] for one in (await exported(at, query))[0]] == expected
 
 
-async def test_a_key_exports_what_it_may_see() -> None:
-    async with world() as at:
-        await put(at.history, arrived(at.rig, 7, source="github", receivers=("ci", "deploy"), **KEPT))
-        found, _ = await exported(at, "", "receiver:ci")
-        assert [one["message_id"] for one in found] == ["m-7", "m-3", "m-1"]
-        own = lines(await at.get("/v1/receivers/deploy/export", "owner:alice"))
-        assert [one["message_id"] for one in own[:-1]] == ["m-7", "m-2", "m-1"]
-        problem(await at.get("/v1/receivers/deploy/export", "owner:bob"), 403, "forbidden")
-        problem(await at.get(EXPORT, "read:github"), 403, "forbidden")
+async def test_a_key_exports_what_it_may_see(at: World) -> None:
+    await put(at.history, arrived(at.rig, 7, source="github", receivers=("ci", "deploy"), **KEPT))
+    found, _ = await exported(at, "", "receiver:ci")
+    assert [one["message_id"] for one in found] == ["m-7", "m-3", "m-1"]
+    own = lines(await at.get("/v1/receivers/deploy/export", "owner:alice"))
+    assert [one["message_id"] for one in own[:-1]] == ["m-7", "m-2", "m-1"]
+    problem(await at.get("/v1/receivers/deploy/export", "owner:bob"), 403, "forbidden")
+    problem(await at.get(EXPORT, "read:github"), 403, "forbidden")
 
 
 @pytest.mark.parametrize(
@@ -101,14 +98,13 @@ async def test_a_key_exports_what_it_may_see() -> None:
     ],
 )
 async def test_a_payload_that_the_receiver_does_not_get_plain_is_not_exported_to_it(
-    settings: dict[str, Any], kept: str
+    at: World, settings: dict[str, Any], kept: str
 ) -> None:
-    async with world() as at:
-        known = at.rig.directory.receivers
-        known["ci"] = replace(known["ci"], **settings)
-        found, _ = await exported(at, "", "receiver:ci")
-        assert {(one["payload"], one["payload_kept"]) for one in found} == {(None, kept)}
-        assert (await exported(at, "", "receiver:ci", "read:github"))[0][-1]["payload"] == KEPT["body"].decode()
+    known = at.rig.directory.receivers
+    known["ci"] = replace(known["ci"], **settings)
+    found, _ = await exported(at, "", "receiver:ci")
+    assert {(one["payload"], one["payload_kept"]) for one in found} == {(None, kept)}
+    assert (await exported(at, "", "receiver:ci", "read:github"))[0][-1]["payload"] == KEPT["body"].decode()
 
 
 async def test_payloads_are_read_in_parts(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -192,9 +188,8 @@ async def test_the_client_continues_after_an_export_that_stopped(monkeypatch: py
         assert ["its disk is full" in str(reason) for reason in reasons] == [True]
 
 
-async def test_the_command_prints_the_lines() -> None:
-    async with world() as at:
-        done = await run_command(at.rig.url, receivers, "export", "ci", "--since", "1h", key=SETTING)
-        assert done.exception is None, done
-        assert [json.loads(line)["message_id"] for line in done.stdout.splitlines()] == ["m-3", "m-1"]
-        assert done.stderr == "2 messages\n"
+async def test_the_command_prints_the_lines(at: World) -> None:
+    done = await run_command(at.rig.url, receivers, "export", "ci", "--since", "1h", key=SETTING)
+    assert done.exception is None, done
+    assert [json.loads(line)["message_id"] for line in done.stdout.splitlines()] == ["m-3", "m-1"]
+    assert done.stderr == "2 messages\n"

@@ -18,6 +18,7 @@ from relay.state.port import FailedEntry
 from tests.integration.api_rig import NOW, Reply, Rig, document, problem, running_api
 from tests.integration.api_world import responded
 from tests.integration.test_api_keys import ADMIN, JSON, JSON_, SETTING, bearer, letter
+from tests.integration.test_api_keys import rig as rig
 from tests.integration.test_cli_mistakes import called
 
 HOUR = 3_600.0
@@ -52,75 +53,69 @@ async def session_of(rig: Rig, text: str) -> Any:
 # --- sessions -------------------------------------------------------------------------------------------------------
 
 
-async def test_a_session_may_what_its_key_may() -> None:
-    async with running_api(api_key=SETTING) as rig:
-        key = await rig.keys.make("receiver:ci", "read:github", now=NOW)
-        for text in (await token(rig, key), await token(rig, key=key), await token(rig, None, key=f" {key} ")):
-            assert text.startswith("rs_")
-            assert (await rig.request("GET", "/v1/receivers/ci", headers=bearer(text))).status == 200
-            problem(await rig.request("GET", "/v1/keys", headers=bearer(text)), 403, "forbidden")
-            found = await session_of(rig, text)
-            assert (found["proof"], found["key"]) == ("session", key.split("_")[1])
-            assert found["scopes"] == ["read:github", "receiver:ci"]
-            assert found["expires_at"] == "2023-11-15T10:13:20.000Z"  # 12 hours
-        found = await session_of(rig, key)
-        assert (found["who"], found["proof"], found["expires_at"]) == (f"key:{key.split('_')[1]}", "key", None)
-        assert (await rig.request("GET", "/v1/keys", headers=bearer(await token(rig, SETTING)))).status == 200
+async def test_a_session_may_what_its_key_may(rig: Rig) -> None:
+    key = await rig.keys.make("receiver:ci", "read:github", now=NOW)
+    for text in (await token(rig, key), await token(rig, key=key), await token(rig, None, key=f" {key} ")):
+        assert text.startswith("rs_")
+        assert (await rig.request("GET", "/v1/receivers/ci", headers=bearer(text))).status == 200
+        problem(await rig.request("GET", "/v1/keys", headers=bearer(text)), 403, "forbidden")
+        found = await session_of(rig, text)
+        assert (found["proof"], found["key"]) == ("session", key.split("_")[1])
+        assert found["scopes"] == ["read:github", "receiver:ci"]
+        assert found["expires_at"] == "2023-11-15T10:13:20.000Z"  # 12 hours
+    found = await session_of(rig, key)
+    assert (found["who"], found["proof"], found["expires_at"]) == (f"key:{key.split('_')[1]}", "key", None)
+    assert (await rig.request("GET", "/v1/keys", headers=bearer(await token(rig, SETTING)))).status == 200
 
 
-async def test_the_audit_tells_a_session_from_its_key() -> None:
-    async with running_api(api_key=SETTING) as rig:
-        key = await rig.keys.make("admin", now=NOW)
-        text = await token(rig, key)
-        assert (await rig.request("POST", "/v1/receivers/ci/pause", headers=bearer(text))).status == 200
-        paused, made = document(await rig.request("GET", "/v1/audit", headers=ADMIN))["items"]
-        assert (paused["what"], paused["who"]) == ("receiver.paused", f"session of key:{key.split('_')[1]}")
-        assert (made["what"], made["who"]) == ("session.created", f"key:{key.split('_')[1]}")
-        assert made["whom"].startswith("session:")
-        told = repr((paused, made, rig.records(rig.topics.audit)))
-        assert text[:20] not in told
-        assert key.split("_")[2] not in told
+async def test_the_audit_tells_a_session_from_its_key(rig: Rig) -> None:
+    key = await rig.keys.make("admin", now=NOW)
+    text = await token(rig, key)
+    assert (await rig.request("POST", "/v1/receivers/ci/pause", headers=bearer(text))).status == 200
+    paused, made = document(await rig.request("GET", "/v1/audit", headers=ADMIN))["items"]
+    assert (paused["what"], paused["who"]) == ("receiver.paused", f"session of key:{key.split('_')[1]}")
+    assert (made["what"], made["who"]) == ("session.created", f"key:{key.split('_')[1]}")
+    assert made["whom"].startswith("session:")
+    told = repr((paused, made, rig.records(rig.topics.audit)))
+    assert text[:20] not in told
+    assert key.split("_")[2] not in told
 
 
-async def test_a_session_ends_with_its_time() -> None:
-    async with running_api(api_key=SETTING) as rig:
-        text = await token(rig, SETTING, expires_in="1h")
-        rig.clock.now += HOUR - 1
-        assert (await session_of(rig, text))["proof"] == "session"
-        rig.clock.now += 1
-        refused = problem(await rig.request("GET", "/v1/session", headers=bearer(text)), 401, "unauthorized")
-        assert "time is over" in refused["detail"]
+async def test_a_session_ends_with_its_time(rig: Rig) -> None:
+    text = await token(rig, SETTING, expires_in="1h")
+    rig.clock.now += HOUR - 1
+    assert (await session_of(rig, text))["proof"] == "session"
+    rig.clock.now += 1
+    refused = problem(await rig.request("GET", "/v1/session", headers=bearer(text)), 401, "unauthorized")
+    assert "time is over" in refused["detail"]
 
 
-async def test_a_session_ends_at_once_with_its_key() -> None:
-    async with running_api(api_key=SETTING) as rig:
-        key = await rig.keys.make("admin", now=NOW)
-        text, of_link = await token(rig, key), await portal(rig, key, owner="alice")
-        assert (await rig.request("DELETE", f"/v1/keys/{key.split('_')[1]}", headers=ADMIN)).status == 200
-        for each in (text, of_link):
-            refused = problem(await rig.request("GET", "/v1/session", headers=bearer(each)), 401, "unauthorized")
-            assert "key that it was made with is good no more" in refused["detail"]
+async def test_a_session_ends_at_once_with_its_key(rig: Rig) -> None:
+    key = await rig.keys.make("admin", now=NOW)
+    text, of_link = await token(rig, key), await portal(rig, key, owner="alice")
+    assert (await rig.request("DELETE", f"/v1/keys/{key.split('_')[1]}", headers=ADMIN)).status == 200
+    for each in (text, of_link):
+        refused = problem(await rig.request("GET", "/v1/session", headers=bearer(each)), 401, "unauthorized")
+        assert "key that it was made with is good no more" in refused["detail"]
 
 
-async def test_a_session_ends_with_the_secret_that_made_it() -> None:
-    async with running_api(api_key=SETTING) as rig:
-        key = await rig.keys.make("admin", now=NOW)
-        text = await token(rig, key)
-        target = f"/v1/keys/{key.split('_')[1]}/rotate"
-        rotated = document(await rig.request("POST", target, b'{"overlap": "1m"}', JSON | ADMIN))
-        of_new = await token(rig, rotated["key"])
-        assert [(await session_of(rig, each))["proof"] for each in (text, of_new)] == ["session", "session"]
-        rig.clock.now += 60
-        problem(await rig.request("GET", "/v1/session", headers=bearer(text)), 401, "unauthorized")
-        assert (await session_of(rig, of_new))["proof"] == "session"
+async def test_a_session_ends_with_the_secret_that_made_it(rig: Rig) -> None:
+    key = await rig.keys.make("admin", now=NOW)
+    text = await token(rig, key)
+    target = f"/v1/keys/{key.split('_')[1]}/rotate"
+    rotated = document(await rig.request("POST", target, b'{"overlap": "1m"}', JSON | ADMIN))
+    of_new = await token(rig, rotated["key"])
+    assert [(await session_of(rig, each))["proof"] for each in (text, of_new)] == ["session", "session"]
+    rig.clock.now += 60
+    problem(await rig.request("GET", "/v1/session", headers=bearer(text)), 401, "unauthorized")
+    assert (await session_of(rig, of_new))["proof"] == "session"
 
 
-async def test_a_session_is_good_no_longer_than_its_key() -> None:
-    async with running_api(api_key=SETTING) as rig:
-        key = await rig.keys.make("admin", now=NOW, expires_at=NOW + 60)
-        assert (await session_of(rig, await token(rig, key)))["expires_at"] == "2023-11-14T22:14:20.000Z"
-        text = await portal(rig, key, owner="alice", hours=100)
-        assert (await session_of(rig, text))["expires_at"] == "2023-11-14T22:14:20.000Z"
+async def test_a_session_is_good_no_longer_than_its_key(rig: Rig) -> None:
+    key = await rig.keys.make("admin", now=NOW, expires_at=NOW + 60)
+    assert (await session_of(rig, await token(rig, key)))["expires_at"] == "2023-11-14T22:14:20.000Z"
+    text = await portal(rig, key, owner="alice", hours=100)
+    assert (await session_of(rig, text))["expires_at"] == "2023-11-14T22:14:20.000Z"
 
 
 async def test_a_session_ends_where_the_key_of_the_settings_is_another() -> None:
@@ -136,20 +131,19 @@ async def test_a_session_ends_where_the_key_of_the_settings_is_another() -> None
         problem(await rig.request("GET", "/v1/session", headers=bearer(text)), 401, "unauthorized")
 
 
-async def test_who_logs_out_is_out() -> None:
-    async with running_api(api_key=SETTING) as rig:
-        text, other = await token(rig, SETTING), await token(rig, SETTING)
-        ended = document(await rig.request("DELETE", "/v1/session", headers=bearer(text)))
-        assert ended["ended"] is True
-        refused = problem(await rig.request("GET", "/v1/session", headers=bearer(text)), 401, "unauthorized")
-        assert "it was ended" in refused["detail"]
-        assert (await session_of(rig, other))["proof"] == "session"
-        [line, *_] = document(await rig.request("GET", "/v1/audit", headers=ADMIN))["items"]
-        assert (line["what"], line["who"]) == ("session.ended", f"session of {'RELAY_API_KEY'}")
-        # what others have, too, does not end with it
-        for each in (SETTING, await portal(rig, SETTING, owner="alice")):
-            assert document(await rig.request("DELETE", "/v1/session", headers=bearer(each)))["ended"] is False
-            assert (await rig.request("GET", "/v1/session", headers=bearer(each))).status == 200
+async def test_who_logs_out_is_out(rig: Rig) -> None:
+    text, other = await token(rig, SETTING), await token(rig, SETTING)
+    ended = document(await rig.request("DELETE", "/v1/session", headers=bearer(text)))
+    assert ended["ended"] is True
+    refused = problem(await rig.request("GET", "/v1/session", headers=bearer(text)), 401, "unauthorized")
+    assert "it was ended" in refused["detail"]
+    assert (await session_of(rig, other))["proof"] == "session"
+    [line, *_] = document(await rig.request("GET", "/v1/audit", headers=ADMIN))["items"]
+    assert (line["what"], line["who"]) == ("session.ended", f"session of {'RELAY_API_KEY'}")
+    # what others have, too, does not end with it
+    for each in (SETTING, await portal(rig, SETTING, owner="alice")):
+        assert document(await rig.request("DELETE", "/v1/session", headers=bearer(each)))["ended"] is False
+        assert (await rig.request("GET", "/v1/session", headers=bearer(each))).status == 200
 
 
 async def test_whoever_ends_sessions_without_end_keeps_nobody_else_from_logging_out(
@@ -187,29 +181,26 @@ async def test_while_there_is_no_key_sessions_need_none_and_end_with_the_first_o
         problem(await session(rig), 401, "unauthorized")
 
 
-async def test_a_session_makes_no_session() -> None:
-    async with running_api(api_key=SETTING) as rig:
-        text = await token(rig, SETTING)
-        problem(await session(rig, text), 403, "forbidden")
-        problem(await session(rig, None, key=text), 403, "forbidden")
+async def test_a_session_makes_no_session(rig: Rig) -> None:
+    text = await token(rig, SETTING)
+    problem(await session(rig, text), 403, "forbidden")
+    problem(await session(rig, None, key=text), 403, "forbidden")
 
 
-async def test_guesses_are_limited_as_those_of_keys() -> None:
-    async with running_api(api_key=SETTING) as rig:
-        key = await rig.keys.make("admin", now=NOW)
-        problem(await session(rig), 401, "unauthorized")  # that was none
-        for n in range(MOST_FAILED):
-            problem(await session(rig, None, key=f"{key[:-4]}{n:04}"), 401, "unauthorized")
-        problem(await session(rig, None, key="wrong"), 429, "too-many-requests")
-        problem(await session(rig, "rs_wrong"), 429, "too-many-requests")
-        assert (await session(rig, None, key=key)).status == 201
+async def test_guesses_are_limited_as_those_of_keys(rig: Rig) -> None:
+    key = await rig.keys.make("admin", now=NOW)
+    problem(await session(rig), 401, "unauthorized")  # that was none
+    for n in range(MOST_FAILED):
+        problem(await session(rig, None, key=f"{key[:-4]}{n:04}"), 401, "unauthorized")
+    problem(await session(rig, None, key="wrong"), 429, "too-many-requests")
+    problem(await session(rig, "rs_wrong"), 429, "too-many-requests")
+    assert (await session(rig, None, key=key)).status == 201
 
 
-async def test_nothing_is_served_to_a_session_before_it_is_known_which_keys_there_are() -> None:
-    async with running_api(api_key=SETTING) as rig:
-        text = await token(rig, SETTING)
-        rig.keys.keys.known = False
-        problem(await rig.request("GET", "/v1/session", headers=bearer(text)), 503, "unavailable")
+async def test_nothing_is_served_to_a_session_before_it_is_known_which_keys_there_are(rig: Rig) -> None:
+    text = await token(rig, SETTING)
+    rig.keys.keys.known = False
+    problem(await rig.request("GET", "/v1/session", headers=bearer(text)), 503, "unavailable")
 
 
 @pytest.mark.parametrize(
@@ -223,10 +214,9 @@ async def test_nothing_is_served_to_a_session_before_it_is_known_which_keys_ther
         (b'{"scopes": ["admin"]}', "/scopes"),
     ],
 )
-async def test_what_is_no_order_for_a_session_makes_none(body: bytes, pointer: str) -> None:
-    async with running_api(api_key=SETTING) as rig:
-        refused = problem(await rig.request("POST", "/v1/sessions", body, JSON | ADMIN), 400, "invalid-request")
-        assert [error.get("pointer") for error in refused["errors"]] == [pointer]
+async def test_what_is_no_order_for_a_session_makes_none(rig: Rig, body: bytes, pointer: str) -> None:
+    refused = problem(await rig.request("POST", "/v1/sessions", body, JSON | ADMIN), 400, "invalid-request")
+    assert [error.get("pointer") for error in refused["errors"]] == [pointer]
 
 
 # --- the portal -----------------------------------------------------------------------------------------------------
@@ -255,20 +245,18 @@ async def test_a_link_names_whom_it_is_for_and_ends() -> None:
         problem(await rig.request("GET", "/v1/session", headers=bearer(text)), 401, "unauthorized")
 
 
-async def test_without_a_public_url_a_link_leads_where_it_was_asked_for() -> None:
-    async with running_api(api_key=SETTING) as rig:
-        assert document(await link(rig, SETTING, owner="a"))["url"].startswith(f"{rig.url}/ui/portal?token=")
+async def test_without_a_public_url_a_link_leads_where_it_was_asked_for(rig: Rig) -> None:
+    assert document(await link(rig, SETTING, owner="a"))["url"].startswith(f"{rig.url}/ui/portal?token=")
 
 
-async def test_owners_make_links_for_themselves_alone() -> None:
-    async with running_api(api_key=SETTING) as rig:
-        owners = await rig.keys.make("owner:alice", "read:github", now=NOW)
-        text = await portal(rig, owners, owner="alice")
-        assert (await session_of(rig, text))["scopes"] == ["owner:alice"]  # and not what else the key may
-        assert (await session_of(rig, await portal(rig, await token(rig, owners), owner="alice")))["proof"] == "portal"
-        problem(await link(rig, owners, owner="bob"), 403, "forbidden")
-        problem(await link(rig, await rig.keys.make("receiver:ci", now=NOW), owner="alice"), 403, "forbidden")
-        problem(await link(rig, text, owner="alice"), 403, "forbidden")  # who came by a link
+async def test_owners_make_links_for_themselves_alone(rig: Rig) -> None:
+    owners = await rig.keys.make("owner:alice", "read:github", now=NOW)
+    text = await portal(rig, owners, owner="alice")
+    assert (await session_of(rig, text))["scopes"] == ["owner:alice"]  # and not what else the key may
+    assert (await session_of(rig, await portal(rig, await token(rig, owners), owner="alice")))["proof"] == "portal"
+    problem(await link(rig, owners, owner="bob"), 403, "forbidden")
+    problem(await link(rig, await rig.keys.make("receiver:ci", now=NOW), owner="alice"), 403, "forbidden")
+    problem(await link(rig, text, owner="alice"), 403, "forbidden")  # who came by a link
 
 
 @pytest.mark.parametrize(
@@ -286,10 +274,9 @@ async def test_owners_make_links_for_themselves_alone() -> None:
         ({"owner": "a", "scopes": ["admin"]}, "/scopes"),
     ],
 )
-async def test_what_is_no_order_for_a_link_makes_none(wanted: dict[str, Any], pointer: str) -> None:
-    async with running_api(api_key=SETTING) as rig:
-        refused = problem(await link(rig, SETTING, **wanted), 400, "invalid-request")
-        assert [error.get("pointer") for error in refused["errors"]] == [pointer]
+async def test_what_is_no_order_for_a_link_makes_none(rig: Rig, wanted: dict[str, Any], pointer: str) -> None:
+    refused = problem(await link(rig, SETTING, **wanted), 400, "invalid-request")
+    assert [error.get("pointer") for error in refused["errors"]] == [pointer]
 
 
 async def test_the_command_prints_a_link_alone_so_that_it_can_be_piped() -> None:

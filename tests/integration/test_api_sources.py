@@ -2,7 +2,6 @@
 log."""
 
 import json
-from collections.abc import AsyncIterator
 from typing import Any
 
 import pytest
@@ -13,15 +12,10 @@ from relay.control.apply import apply_file
 from relay.domain.receiver import Source
 from tests.expecting import present
 from tests.integration.api_rig import document, problem, run_command
-from tests.integration.test_api_registration import CANARY, JSON, MADE, Rig, running
+from tests.integration.test_api_registration import CANARY, JSON, MADE, Rig
+from tests.integration.test_api_registration import rig as rig
 
 URL = "https://sender.example/results"
-
-
-@pytest.fixture
-async def rig() -> AsyncIterator[Rig]:
-    async with running() as found:
-        yield found
 
 
 async def create(rig: Rig, source_id: str, **fields: object) -> Any:

@@ -1,10 +1,8 @@
 """Tests of the statistics of a receiver, over the API and by its command."""
 
 import json
-from collections.abc import AsyncIterator
 from typing import Any
 
-import pytest
 from click.testing import Result
 
 from relay.cli.receivers import receivers
@@ -12,18 +10,13 @@ from relay.domain.exchange import Exchange, NoResponse, Response
 from relay.domain.outcome import classify
 from relay.domain.statistics import BOUNDS_S, OUTCOMES
 from relay.watch.statistics import StatisticsWriter, Tallies
-from tests.integration.api_rig import Rig, document, problem, run_command, running_api
+from tests.integration.api_rig import Rig, document, problem, run_command
+from tests.integration.api_rig import rig as rig
 
 PATH = "/v1/receivers/ci/stats"
 HOUR_S = 3600
 REFUSED = NoResponse("refused", "", sent=False)
 HOURS = {"2023-11-14T21:00:00.000Z": 3, "2023-11-14T22:00:00.000Z": 1}
-
-
-@pytest.fixture
-async def rig() -> AsyncIterator[Rig]:
-    async with running_api() as running:
-        yield running
 
 
 async def attempted(rig: Rig, *told: tuple[Exchange, float], teller: str = "one", owner: str = "r:ci") -> None:

@@ -1,7 +1,6 @@
 """Tests over a real socket of the status of messages, the API key, health, and rules common to all resources."""
 
 import base64
-from collections.abc import AsyncIterator
 from typing import Any
 
 import msgspec
@@ -22,15 +21,10 @@ from relay.state.read_model import LaneHeartbeat
 from relay.state.replies import answered, of
 from relay.state.rows import TAGS, Arrival, Mark, MessageStage, Parked, Result, RowKey, Stage, delivery_row
 from tests.integration.api_rig import Rig, document, problem, running_api
+from tests.integration.api_rig import rig as rig
 
 CI = "/v1/sources/app/messages?receiver=ci"
 BINARY = bytes(range(256)) * 4
-
-
-@pytest.fixture
-async def rig() -> AsyncIterator[Rig]:
-    async with running_api() as running:
-        yield running
 
 
 # --- GET --------------------------------------------------------------------------------------------------------

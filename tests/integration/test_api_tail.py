@@ -11,14 +11,15 @@ from relay.domain.hop import Hop, encode_hop
 from relay.domain.identity import DeliveryId, webhook_id
 from relay.log.port import NewRecord
 from tests.integration.api_rig import NOW, Rig, document, problem, running_api
+from tests.integration.api_rig import rig as rig
 from tests.integration.api_world import add_dead_letter
 from tests.integration.tail_rig import SETTING, answer, attempt, listening, send
 
 # --- events ---------------------------------------------------------------------------------------------------------
 
 
-async def test_a_message_is_told_with_whom_it_goes_to() -> None:
-    async with running_api() as rig, listening(rig) as tail:
+async def test_a_message_is_told_with_whom_it_goes_to(rig: Rig) -> None:
+    async with listening(rig) as tail:
         await send(rig, "m-1", "github", "ci", "cd")
         told = await tail.expect("message")
         assert {name: told[name] for name in ("source_id", "message_id", "webhook_id", "type", "status")} == {
@@ -52,8 +53,8 @@ async def test_a_message_is_told_with_whom_it_goes_to() -> None:
         assert [one["receiver"] for one in (await tail.expect("message"))["deliveries"]] == ["audit"]
 
 
-async def test_an_answer_is_told_with_its_beginning_and_a_notice_of_failure_is_none() -> None:
-    async with running_api() as rig, listening(rig) as tail:
+async def test_an_answer_is_told_with_its_beginning_and_a_notice_of_failure_is_none(rig: Rig) -> None:
+    async with listening(rig) as tail:
         await answer(rig, "m-0", outcome="failed")
         await answer(rig, "m-1", body=b"\xff" + b"x" * 2 * SHOWN_BODY)
         told = await tail.expect("answer")
@@ -69,15 +70,15 @@ async def test_an_answer_is_told_with_its_beginning_and_a_notice_of_failure_is_n
         }
 
 
-async def test_a_dead_letter_is_told_as_the_list_has_it() -> None:
-    async with running_api() as rig, listening(rig, "?failed=true") as tail:
+async def test_a_dead_letter_is_told_as_the_list_has_it(rig: Rig) -> None:
+    async with listening(rig, "?failed=true") as tail:
         await add_dead_letter(rig, "m-1")
         told = await tail.expect("failed")
         assert told == document(await rig.get("/v1/failed"))["items"][0]
 
 
-async def test_what_nobody_can_read_tells_nothing_and_stops_nothing() -> None:
-    async with running_api() as rig, listening(rig) as tail:
+async def test_what_nobody_can_read_tells_nothing_and_stops_nothing(rig: Rig) -> None:
+    async with listening(rig) as tail:
         topics = (rig.topics.from_sender, rig.topics.to_sender, rig.topics.failed_messages)
         for topic in topics:
             rig.broker.spoil(topic)
@@ -99,15 +100,15 @@ async def test_a_message_to_very_many_is_told_with_some_of_them() -> None:
             assert [one["receiver"] for one in (await own.expect("message"))["deliveries"]] == ["r-90"]
 
 
-async def test_what_a_payload_or_an_id_holds_breaks_no_event() -> None:
-    async with running_api() as rig, listening(rig) as tail:
+async def test_what_a_payload_or_an_id_holds_breaks_no_event(rig: Rig) -> None:
+    async with listening(rig) as tail:
         hostile = "\x1b[2J\n\nevent: failed\ndata: {}\n\n\u2028<script>\u202e"
         await answer(rig, "m-1", body=hostile.encode())
         assert (await tail.expect("answer"))["body"] == hostile
 
 
-async def test_an_attempt_is_told_with_what_came_back() -> None:
-    async with running_api() as rig, listening(rig) as tail:
+async def test_an_attempt_is_told_with_what_came_back(rig: Rig) -> None:
+    async with listening(rig) as tail:
         await attempt(rig, "m-1")
         told = await tail.expect("attempt")
         assert (told["receiver"], told["message_id"], told["duration_ms"]) == ("ci", "m-1", 12.3)
@@ -118,8 +119,8 @@ async def test_an_attempt_is_told_with_what_came_back() -> None:
         assert (await tail.expect("attempt"))["error"] == {"kind": "timeout", "detail": "nothing came", "sent": True}
 
 
-async def test_an_attempt_passes_the_filter_by_the_type_of_its_message_and_by_how_it_ended() -> None:
-    async with running_api() as rig, listening(rig, "?type=push&failed=true") as tail:
+async def test_an_attempt_passes_the_filter_by_the_type_of_its_message_and_by_how_it_ended(rig: Rig) -> None:
+    async with listening(rig, "?type=push&failed=true") as tail:
         await send(rig, "m-1", "github", "ci")
         await send(rig, "m-2", "github", "ci", type="pull_request")
         for id in ("m-1", "m-2", "unheard"):
@@ -141,8 +142,8 @@ async def test_what_goes_to_a_sender_is_told_to_who_reads_it_and_not_to_its_rece
             assert (await sees.expect("attempt"))["kind"] == "post"
 
 
-async def test_an_attempt_that_is_written_late_is_told_before_what_it_led_to() -> None:
-    async with running_api() as rig, listening(rig) as tail:
+async def test_an_attempt_that_is_written_late_is_told_before_what_it_led_to(rig: Rig) -> None:
+    async with listening(rig) as tail:
         await answer(rig, "m-1")
         await attempt(rig, "m-1", started_at=NOW - 1)
         assert [(await tail.event())[0], (await tail.event())[0]] == ["attempt", "answer"]
@@ -162,8 +163,8 @@ async def test_an_attempt_that_is_written_late_is_told_before_what_it_led_to() -
         ("?failed=false&source=shop", ["m-3"]),
     ],
 )
-async def test_filters_narrow_it(query: str, seen: list[str]) -> None:
-    async with running_api() as rig, listening(rig, query) as tail:
+async def test_filters_narrow_it(rig: Rig, query: str, seen: list[str]) -> None:
+    async with listening(rig, query) as tail:
         await send(rig, "m-1", "github", "ci")
         await send(rig, "m-2", "github", "ci", "cd", type="pull_request.opened")
         await send(rig, "m-0", "other", "ci", type=None)
@@ -183,17 +184,16 @@ def _end(rig: Rig, query: str) -> NewRecord:
     return NewRecord(rig.topics.to_sender, source.encode(), b"", encode_hop(hop))
 
 
-async def test_filters_that_are_wrong_are_problems() -> None:
-    async with running_api() as rig:
-        problem(await rig.get("/v1/tail?failed=perhaps"), 400, "invalid-request")
-        problem(await rig.get("/v1/tail?reciever=ci"), 400, "invalid-request")
-        problem(await rig.get("/v1/tail?receiver=No%20Name"), 400, "invalid-request")
-        problem(await rig.get("/v1/tail?source="), 400, "invalid-request")
-        problem(await rig.get("/v1/tail?source=%01"), 400, "invalid-request")
-        for wrong in ("a*b", "*.opened", "", "x" * 1025):
-            refused = problem(await rig.get(f"/v1/tail?type=push&type={wrong}"), 400, "invalid-request")
-            assert "a * only at its end" in refused["detail"]
-            assert [error["parameter"] for error in refused["errors"]] == ["type"]
+async def test_filters_that_are_wrong_are_problems(rig: Rig) -> None:
+    problem(await rig.get("/v1/tail?failed=perhaps"), 400, "invalid-request")
+    problem(await rig.get("/v1/tail?reciever=ci"), 400, "invalid-request")
+    problem(await rig.get("/v1/tail?receiver=No%20Name"), 400, "invalid-request")
+    problem(await rig.get("/v1/tail?source="), 400, "invalid-request")
+    problem(await rig.get("/v1/tail?source=%01"), 400, "invalid-request")
+    for wrong in ("a*b", "*.opened", "", "x" * 1025):
+        refused = problem(await rig.get(f"/v1/tail?type=push&type={wrong}"), 400, "invalid-request")
+        assert "a * only at its end" in refused["detail"]
+        assert [error["parameter"] for error in refused["errors"]] == ["type"]
 
 
 # --- who may see what -----------------------------------------------------------------------------------------------

@@ -18,6 +18,7 @@ from relay.config.limits import ApiLimits
 from relay.domain.scope import parse_scope
 from tests.expecting import present
 from tests.integration.api_rig import NOW, Rig, document, problem, running_api
+from tests.integration.api_rig import rig as rig
 from tests.integration.tail_rig import SETTING, TailReader, answer, listening, send
 
 
@@ -99,35 +100,33 @@ async def test_a_connection_that_takes_nothing_is_closed(monkeypatch: pytest.Mon
                         await asyncio.wait_for(lost.wait(), 0.05)
 
 
-async def test_more_than_a_look_reads_is_passed_over_and_counted() -> None:
-    async with running_api() as rig:
-        reading = Reading(rig.log, readers(rig.topics, rig.directory), most=10)
-        assert await reading.look(0) == ([], 0)
-        for number in range(30):
-            await send(rig, f"m-{number}", "github", "ci")
-        await answer(rig, "m-1")
-        found, passed = await reading.look(1)
-        assert passed == 25
-        assert [each.view["message_id"] for each in found if each.kind == "message"] == [  # the newest of them
-            f"m-{number}" for number in range(25, 30)
-        ]
-        assert await reading.look(2) == ([], 0)
+async def test_more_than_a_look_reads_is_passed_over_and_counted(rig: Rig) -> None:
+    reading = Reading(rig.log, readers(rig.topics, rig.directory), most=10)
+    assert await reading.look(0) == ([], 0)
+    for number in range(30):
+        await send(rig, f"m-{number}", "github", "ci")
+    await answer(rig, "m-1")
+    found, passed = await reading.look(1)
+    assert passed == 25
+    assert [each.view["message_id"] for each in found if each.kind == "message"] == [  # the newest of them
+        f"m-{number}" for number in range(25, 30)
+    ]
+    assert await reading.look(2) == ([], 0)
 
 
-async def test_partitions_that_come_are_read_and_a_topic_made_anew_begins_anew() -> None:
-    async with running_api() as rig:
-        reading = Reading(rig.log, readers(rig.topics, rig.directory))
-        await send(rig, "m-0", "github", "ci")
-        assert await reading.look(0) == ([], 0)
-        await rig.log.grow(rig.topics.from_sender, 40)
-        for number in range(20):
-            await send(rig, "m-1", f"s-{number}", "ci")
-        found, _ = await reading.look(1_000)
-        assert {each.source_id for each in found} == {f"s-{number}" for number in range(20)}
-        rig.broker._partitions.clear()
-        assert await reading.look(1_001) == ([], 0)
-        await send(rig, "m-2", "github", "ci")
-        assert len((await reading.look(1_002))[0]) == 1
+async def test_partitions_that_come_are_read_and_a_topic_made_anew_begins_anew(rig: Rig) -> None:
+    reading = Reading(rig.log, readers(rig.topics, rig.directory))
+    await send(rig, "m-0", "github", "ci")
+    assert await reading.look(0) == ([], 0)
+    await rig.log.grow(rig.topics.from_sender, 40)
+    for number in range(20):
+        await send(rig, "m-1", f"s-{number}", "ci")
+    found, _ = await reading.look(1_000)
+    assert {each.source_id for each in found} == {f"s-{number}" for number in range(20)}
+    rig.broker._partitions.clear()
+    assert await reading.look(1_001) == ([], 0)
+    await send(rig, "m-2", "github", "ci")
+    assert len((await reading.look(1_002))[0]) == 1
 
 
 # --- outages and ends -----------------------------------------------------------------------------------------------
@@ -194,8 +193,8 @@ async def test_where_nobody_has_a_key_it_ends_with_the_first_one(monkeypatch: py
         await is_sent_home(tail, "An API key is required")
 
 
-async def test_a_fault_of_ours_sends_everybody_home(monkeypatch: pytest.MonkeyPatch) -> None:
-    async with running_api() as rig, listening(rig) as tail:
+async def test_a_fault_of_ours_sends_everybody_home(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
+    async with listening(rig) as tail:
         monkeypatch.setattr(Reading, "look", lambda _self, _now: 1 / 0)
         with pytest.raises(EOFError):
             await tail.event()

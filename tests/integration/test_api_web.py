@@ -33,6 +33,7 @@ from relay.state.rows import Mark, Stage, delivery_row
 from tests.contract.history_facts import arrival, attempt, put
 from tests.fakes.history import MemoryHistory
 from tests.integration.api_rig import NOW, Rig, document, problem, running_api
+from tests.integration.api_rig import rig as rig
 from tests.integration.test_api_answers import url as answer_url
 from tests.servers.process import RelayProcess
 
@@ -80,59 +81,55 @@ async def test_the_log_says_which_host_was_asked_for_and_what_to_do() -> None:
         {"Origin": EVIL, "Sec-Fetch-Site": "same-origin"},
     ],
 )
-async def test_a_foreign_page_changes_nothing_and_asks_nothing(headers: dict[str, str]) -> None:
-    async with running_api() as rig:
-        for target in (CI, BATCH, PAUSE, "/v1/receivers/ci/resume", answer_url()):
-            for content_type in ("text/plain", "application/json"):
-                sent = headers | {"Content-Type": content_type}
-                problem(await rig.request("POST", target, b"{}", sent), 403, "foreign-origin")
-        assert rig.records(rig.topics.from_sender) == rig.records(rig.topics.to_sender) == []
-        assert document(await rig.get("/v1/receivers/ci"))["paused"] is False
-        for target in (
-            "/v1/receivers/ci",
-            "/v1/failed",
-            "/v1/sources/app/messages/m-1?wait=1",
-            "/v1/no-such-thing",
-            "/%761/failed",
-        ):
-            for method in ("GET", "OPTIONS"):
-                problem(await rig.request(method, target, headers=headers), 403, "foreign-origin")
-        assert (await rig.request("GET", "/openapi.json", headers=headers)).status == 200
+async def test_a_foreign_page_changes_nothing_and_asks_nothing(rig: Rig, headers: dict[str, str]) -> None:
+    for target in (CI, BATCH, PAUSE, "/v1/receivers/ci/resume", answer_url()):
+        for content_type in ("text/plain", "application/json"):
+            sent = headers | {"Content-Type": content_type}
+            problem(await rig.request("POST", target, b"{}", sent), 403, "foreign-origin")
+    assert rig.records(rig.topics.from_sender) == rig.records(rig.topics.to_sender) == []
+    assert document(await rig.get("/v1/receivers/ci"))["paused"] is False
+    for target in (
+        "/v1/receivers/ci",
+        "/v1/failed",
+        "/v1/sources/app/messages/m-1?wait=1",
+        "/v1/no-such-thing",
+        "/%761/failed",
+    ):
+        for method in ("GET", "OPTIONS"):
+            problem(await rig.request(method, target, headers=headers), 403, "foreign-origin")
+    assert (await rig.request("GET", "/openapi.json", headers=headers)).status == 200
 
 
-async def test_its_own_pages_and_programs_may() -> None:
-    async with running_api() as rig:
-        assert (await rig.post(CI, Origin=rig.url, Sec_Fetch_Site="same-origin")).status == 202
-        assert (await rig.post(PAUSE, b"", Origin=rig.url)).status == 200
+async def test_its_own_pages_and_programs_may(rig: Rig) -> None:
+    assert (await rig.post(CI, Origin=rig.url, Sec_Fetch_Site="same-origin")).status == 202
+    assert (await rig.post(PAUSE, b"", Origin=rig.url)).status == 200
 
 
-async def test_payloads_may_have_any_type_and_control_takes_json_or_nothing() -> None:
-    async with running_api() as rig:
-        for content_type in ("text/plain", "application/x-www-form-urlencoded", "multipart/form-data; boundary=x", "a"):
-            assert (await rig.post(CI, b"a=b", content_type=content_type)).status == 202
-            assert (await rig.post(answer_url(), b"a=b", content_type=content_type)).status == 200
-            problem(await rig.post(PAUSE, b"a=b", content_type=content_type), 415, "unsupported-media-type")
-        chunked = b"POST /v1/receivers/ci/pause HTTP/1.1\r\nhost: localhost\r\ntransfer-encoding: chunked\r\n\r\n"
-        assert (await rig.raw(chunked + b"1\r\nx\r\n0\r\n\r\n"))[0] == 415
-        assert document(await rig.get("/v1/receivers/ci"))["paused"] is False
-        assert (await rig.post(PAUSE, b"{}", content_type="application/json; charset=utf-8")).status == 200
-        assert (await rig.post(PAUSE, b"", content_type="text/plain")).status == 200
-        assert (await rig.request("POST", PAUSE)).status == 200
+async def test_payloads_may_have_any_type_and_control_takes_json_or_nothing(rig: Rig) -> None:
+    for content_type in ("text/plain", "application/x-www-form-urlencoded", "multipart/form-data; boundary=x", "a"):
+        assert (await rig.post(CI, b"a=b", content_type=content_type)).status == 202
+        assert (await rig.post(answer_url(), b"a=b", content_type=content_type)).status == 200
+        problem(await rig.post(PAUSE, b"a=b", content_type=content_type), 415, "unsupported-media-type")
+    chunked = b"POST /v1/receivers/ci/pause HTTP/1.1\r\nhost: localhost\r\ntransfer-encoding: chunked\r\n\r\n"
+    assert (await rig.raw(chunked + b"1\r\nx\r\n0\r\n\r\n"))[0] == 415
+    assert document(await rig.get("/v1/receivers/ci"))["paused"] is False
+    assert (await rig.post(PAUSE, b"{}", content_type="application/json; charset=utf-8")).status == 200
+    assert (await rig.post(PAUSE, b"", content_type="text/plain")).status == 200
+    assert (await rig.request("POST", PAUSE)).status == 200
 
 
-async def test_every_route_that_changes_something_is_guarded() -> None:
-    async with running_api() as rig:
-        routes = [route for route in create_app(rig.context).router.routes() if route.method not in READING]
-        found = {(route.method, route.resource.canonical) for route in routes if route.resource is not None}
-        assert {path for _, path in found} > PAYLOAD_ROUTES
-        for method, path in found:
-            target = target_of(path, name="ci", source_id="calls", partition="0", offset="0")
-            response = await rig.request(method, target, b"x", {"Origin": EVIL})
-            problem(response, 403, "foreign-origin")
-            if path not in PAYLOAD_ROUTES:
-                response = await rig.request(method, target, b"x", {"Content-Type": "text/plain"})
-                problem(response, 415, "unsupported-media-type")
-        assert ("POST", ANSWER_PATH) in found
+async def test_every_route_that_changes_something_is_guarded(rig: Rig) -> None:
+    routes = [route for route in create_app(rig.context).router.routes() if route.method not in READING]
+    found = {(route.method, route.resource.canonical) for route in routes if route.resource is not None}
+    assert {path for _, path in found} > PAYLOAD_ROUTES
+    for method, path in found:
+        target = target_of(path, name="ci", source_id="calls", partition="0", offset="0")
+        response = await rig.request(method, target, b"x", {"Origin": EVIL})
+        problem(response, 403, "foreign-origin")
+        if path not in PAYLOAD_ROUTES:
+            response = await rig.request(method, target, b"x", {"Content-Type": "text/plain"})
+            problem(response, 415, "unsupported-media-type")
+    assert ("POST", ANSWER_PATH) in found
 
 
 # --- every route -------------------------------------------------------------------------------------------------
@@ -163,9 +160,8 @@ async def refuses_foreign_pages(rig: Rig) -> None:
             assert method == "HEAD" or b"/problems/foreign-origin" in reply.body
 
 
-async def test_a_foreign_page_gets_no_route_at_all() -> None:
-    async with running_api() as rig:
-        await refuses_foreign_pages(rig)
+async def test_a_foreign_page_gets_no_route_at_all(rig: Rig) -> None:
+    await refuses_foreign_pages(rig)
 
 
 @pytest.mark.parametrize(

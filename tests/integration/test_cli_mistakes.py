@@ -16,7 +16,8 @@ import pytest
 from aiohttp import web
 
 from relay.cli.group import COMMANDS, relay
-from tests.integration.api_rig import running_api
+from tests.integration.api_rig import Rig, running_api
+from tests.integration.api_rig import rig as rig
 from tests.integration.test_api_replays import add_dead_letter
 from tests.servers.forking import run
 from tests.servers.http import serving
@@ -278,12 +279,11 @@ async def test_what_is_no_http_is_said() -> None:
 # --- what the API says ------------------------------------------------------------------------------------------
 
 
-async def test_the_commands_go_where_they_are_told_to_not_where_others_are() -> None:
-    async with running_api() as rig:
-        environ = {"RELAY_API_URL": rig.url, "RELAY_PUBLIC_URL": "http://127.0.0.1:9"}
-        done = await asyncio.to_thread(called, "receivers", "health", "ci", "-o", "json", environ=environ)
-        assert done.returncode == 0, done.stderr
-        assert json.loads(done.stdout)["condition"] == "up"
+async def test_the_commands_go_where_they_are_told_to_not_where_others_are(rig: Rig) -> None:
+    environ = {"RELAY_API_URL": rig.url, "RELAY_PUBLIC_URL": "http://127.0.0.1:9"}
+    done = await asyncio.to_thread(called, "receivers", "health", "ci", "-o", "json", environ=environ)
+    assert done.returncode == 0, done.stderr
+    assert json.loads(done.stdout)["condition"] == "up"
 
 
 async def test_a_wrong_key_is_told_from_a_missing_one() -> None:
@@ -296,43 +296,39 @@ async def test_a_wrong_key_is_told_from_a_missing_one() -> None:
                 refused(await asyncio.to_thread(called, *command, "--api", rig.url, environ=environ), 1, "401", words)
 
 
-async def test_a_port_without_tls_is_said() -> None:
-    async with running_api() as rig:
-        url = rig.url.replace("http:", "https:")
-        for command in (STATUS, ("tail",)):
-            refused(await asyncio.to_thread(called, *command, "--api", url), 1, url, "is it an http:// URL?")
+async def test_a_port_without_tls_is_said(rig: Rig) -> None:
+    url = rig.url.replace("http:", "https:")
+    for command in (STATUS, ("tail",)):
+        refused(await asyncio.to_thread(called, *command, "--api", url), 1, url, "is it an http:// URL?")
 
 
-async def test_a_receiver_or_message_that_nobody_has_is_said() -> None:
-    async with running_api() as rig:
-        for arguments in (
-            ("failed", "list", "--receiver", "nobody"),
-            ("trigger", "github.push", "--receiver", "nobody"),
-            ("send", "--source", "github", "--receiver", "nobody", "/dev/null"),
-            ("receivers", "health", "nobody"),
-            ("status", "github", "of-nobody"),
-        ):
-            refused(await asyncio.to_thread(called, *arguments, "--api", rig.url), 1, "nobody")
-        known = await asyncio.to_thread(called, "failed", "list", "--receiver", "ci", "-o", "json", "--api", rig.url)
-        assert (known.returncode, json.loads(known.stdout)["items"]) == (0, [])
+async def test_a_receiver_or_message_that_nobody_has_is_said(rig: Rig) -> None:
+    for arguments in (
+        ("failed", "list", "--receiver", "nobody"),
+        ("trigger", "github.push", "--receiver", "nobody"),
+        ("send", "--source", "github", "--receiver", "nobody", "/dev/null"),
+        ("receivers", "health", "nobody"),
+        ("status", "github", "of-nobody"),
+    ):
+        refused(await asyncio.to_thread(called, *arguments, "--api", rig.url), 1, "nobody")
+    known = await asyncio.to_thread(called, "failed", "list", "--receiver", "ci", "-o", "json", "--api", rig.url)
+    assert (known.returncode, json.loads(known.stdout)["items"]) == (0, [])
 
 
-async def test_a_name_or_field_that_cannot_be_is_a_mistake_of_usage() -> None:
-    async with running_api() as rig:
-        for arguments, words in (
-            (("receivers", "create", "UPPER", "https://ci.example/"), "name"),
-            (("receivers", "create", "new", "no-url"), "post_endpoint"),
-            (("sources", "create", "app", "no-url"), "url"),
-        ):
-            refused(await asyncio.to_thread(called, *arguments, "--api", rig.url), 2, words)
+async def test_a_name_or_field_that_cannot_be_is_a_mistake_of_usage(rig: Rig) -> None:
+    for arguments, words in (
+        (("receivers", "create", "UPPER", "https://ci.example/"), "name"),
+        (("receivers", "create", "new", "no-url"), "post_endpoint"),
+        (("sources", "create", "app", "no-url"), "url"),
+    ):
+        refused(await asyncio.to_thread(called, *arguments, "--api", rig.url), 2, words)
 
 
-async def test_a_message_without_a_receiver_gets_advice_that_fits_commands_too() -> None:
-    async with running_api() as rig:
-        for command in (("trigger", "github.push", "--source", "nobody"), ("send", "--source", "nobody", "/dev/null")):
-            done = await asyncio.to_thread(called, *command, "--api", rig.url)
-            refused(done, 1, "No receiver subscribes to this source and type", "name a `receiver`")
-            assert "?receiver=" not in done.stderr
+async def test_a_message_without_a_receiver_gets_advice_that_fits_commands_too(rig: Rig) -> None:
+    for command in (("trigger", "github.push", "--source", "nobody"), ("send", "--source", "nobody", "/dev/null")):
+        done = await asyncio.to_thread(called, *command, "--api", rig.url)
+        refused(done, 1, "No receiver subscribes to this source and type", "name a `receiver`")
+        assert "?receiver=" not in done.stderr
 
 
 @pytest.mark.parametrize(
@@ -368,28 +364,26 @@ async def test_a_payload_that_is_not_what_it_says_is_a_warning(wait: tuple[str, 
     assert "warning: the content type is application/json" in done.stderr
 
 
-async def test_bytes_that_are_no_text_are_said() -> None:
-    async with running_api() as rig:
-        for arguments in (
-            ("status", b"\xff", "m-1"),
-            ("status", "app", b"\xff"),
-            ("trigger", "github.push", "--source", b"\xff"),
-            ("trigger", "github.push", "--receiver", b"\xff"),
-        ):
-            done = await asyncio.to_thread(called, *arguments, "--api", rig.url)
-            assert done.returncode == 2, done
-            assert "Traceback" not in done.stderr
+async def test_bytes_that_are_no_text_are_said(rig: Rig) -> None:
+    for arguments in (
+        ("status", b"\xff", "m-1"),
+        ("status", "app", b"\xff"),
+        ("trigger", "github.push", "--source", b"\xff"),
+        ("trigger", "github.push", "--receiver", b"\xff"),
+    ):
+        done = await asyncio.to_thread(called, *arguments, "--api", rig.url)
+        assert done.returncode == 2, done
+        assert "Traceback" not in done.stderr
 
 
-async def test_what_the_api_finds_invalid_is_a_mistake_on_the_command_line() -> None:
-    async with running_api() as rig:
-        for arguments in (
-            ("failed", "list", "--cursor", "zz"),
-            ("failed", "discard", "--receiver", "", "--yes"),
-            ("replay", "--receiver", "ci", "--since", "yesterday"),
-            ("trigger", "github.push", "--receiver", "NO NAME"),
-        ):
-            refused(await asyncio.to_thread(called, *arguments, "--api", rig.url), 2, "400 The request is not valid")
+async def test_what_the_api_finds_invalid_is_a_mistake_on_the_command_line(rig: Rig) -> None:
+    for arguments in (
+        ("failed", "list", "--cursor", "zz"),
+        ("failed", "discard", "--receiver", "", "--yes"),
+        ("replay", "--receiver", "ci", "--since", "yesterday"),
+        ("trigger", "github.push", "--receiver", "NO NAME"),
+    ):
+        refused(await asyncio.to_thread(called, *arguments, "--api", rig.url), 2, "400 The request is not valid")
 
 
 # --- all commands -----------------------------------------------------------------------------------------------

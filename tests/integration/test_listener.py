@@ -66,30 +66,35 @@ class Rig:
 @asynccontextmanager
 async def listening(public_url: str | None = None) -> AsyncIterator[Rig]:
     async def answer(request: web.Request) -> web.Response:
-        rig.came.append(f"{request.method} {request.raw_path}")
-        headers = {} if rig.location is None else {"Location": rig.location}
-        return web.Response(status=200 if request.method == "GET" else rig.status, headers=headers)
+        found.came.append(f"{request.method} {request.raw_path}")
+        headers = {} if found.location is None else {"Location": found.location}
+        return web.Response(status=200 if request.method == "GET" else found.status, headers=headers)
 
     async with serving(answer) as target, ClientSession() as client:
         listener = Listener(f"{target}/api/hook", 10, lambda _: None, lambda _: None, public_url)
         listener.secret = SECRET
         async with started(listener):
-            rig = Rig(listener, client)
-            yield rig
+            found = Rig(listener, client)
+            yield found
 
 
-async def test_only_what_the_relay_has_signed_is_passed_on() -> None:
-    async with listening() as rig:
-        assert await rig.post() == 202
-        assert rig.came == ["POST /api/hook"]
-        assert [await rig.post(None), await rig.post(OTHER), await rig.post(body=b"another")] == [401] * 3
-        assert await rig.post(None, type=PING_TYPE) == 401
-        assert (rig.listener.pings, rig.listener.posts) == (0, 1)
-        assert await rig.post(type=PING_TYPE) == 204
-        assert rig.listener.pings == 1
-        rig.listener.secret = None  # as before it is registered
-        assert await rig.post() == 401
-        assert rig.came == ["POST /api/hook"]
+@pytest.fixture
+async def rig() -> AsyncIterator[Rig]:
+    async with listening() as running:
+        yield running
+
+
+async def test_only_what_the_relay_has_signed_is_passed_on(rig: Rig) -> None:
+    assert await rig.post() == 202
+    assert rig.came == ["POST /api/hook"]
+    assert [await rig.post(None), await rig.post(OTHER), await rig.post(body=b"another")] == [401] * 3
+    assert await rig.post(None, type=PING_TYPE) == 401
+    assert (rig.listener.pings, rig.listener.posts) == (0, 1)
+    assert await rig.post(type=PING_TYPE) == 204
+    assert rig.listener.pings == 1
+    rig.listener.secret = None  # as before it is registered
+    assert await rig.post() == 401
+    assert rig.came == ["POST /api/hook"]
 
 
 @pytest.mark.parametrize(
@@ -100,51 +105,45 @@ async def test_only_what_the_relay_has_signed_is_passed_on() -> None:
         ("/a/../jobs/1#part", "/jobs/1"),
     ],
 )
-async def test_a_get_is_passed_on_where_an_answer_has_named_it(location: str, path: str) -> None:
-    async with listening() as rig:
-        rig.location = location
-        assert [await rig.get(path), await rig.get("/"), await rig.get("/.env")] == [404] * 3
-        assert rig.came == []
-        _, told = await rig.posted(SECRET, b"{}")
-        asked = location_url(rig.url, told or "")  # as the relay reads it
-        assert asked == rig.url.rstrip("/") + path
-        assert await rig.get(path) == 200
-        assert rig.came == ["POST /api/hook", f"GET {path}"]
-        assert [await rig.get("/"), await rig.get("/.env"), await rig.get(path + "x")] == [404] * 3
+async def test_a_get_is_passed_on_where_an_answer_has_named_it(rig: Rig, location: str, path: str) -> None:
+    rig.location = location
+    assert [await rig.get(path), await rig.get("/"), await rig.get("/.env")] == [404] * 3
+    assert rig.came == []
+    _, told = await rig.posted(SECRET, b"{}")
+    asked = location_url(rig.url, told or "")  # as the relay reads it
+    assert asked == rig.url.rstrip("/") + path
+    assert await rig.get(path) == 200
+    assert rig.came == ["POST /api/hook", f"GET {path}"]
+    assert [await rig.get("/"), await rig.get("/.env"), await rig.get(path + "x")] == [404] * 3
 
 
-async def test_what_is_elsewhere_or_a_redirect_names_nothing() -> None:
-    async with listening() as rig:
-        rig.location = "http://elsewhere.example/jobs/1"
-        assert await rig.posted(SECRET, b"{}") == (202, rig.location)
-        rig.location, rig.status = "/jobs/1", 302
-        assert await rig.posted(SECRET, b"{}") == (302, rig.location)
-        assert await rig.get("/jobs/1") == 404
+async def test_what_is_elsewhere_or_a_redirect_names_nothing(rig: Rig) -> None:
+    rig.location = "http://elsewhere.example/jobs/1"
+    assert await rig.posted(SECRET, b"{}") == (202, rig.location)
+    rig.location, rig.status = "/jobs/1", 302
+    assert await rig.posted(SECRET, b"{}") == (302, rig.location)
+    assert await rig.get("/jobs/1") == 404
 
 
-async def test_a_handshake_is_answered_here_as_by_a_receiver() -> None:
+async def test_a_handshake_is_answered_here_as_by_a_receiver(rig: Rig) -> None:
     """The handshake is made and verified as the relay does it; the local port gets no request."""
-    async with listening() as rig:
-        for kind in ("challenge", "hmac", "cloudevents"):
-            signing = SigningPolicy(("standard",), (SECRET,))
-            one = Receiver("ci", Endpoint(rig.url, signing=signing), verification=kind)
-            asked = handshake(
-                one, "a-nonce-that-nobody-guesses", now=time.time(), user_agent="relay", origin="r.example"
-            )
-            assert asked.judge(await rig.exchange(asked.request)) == PROVEN, kind
-        assert rig.came == []
-        rig.listener.secret = None  # as before it is registered
-        asked = handshake(one, NONCE, now=time.time(), user_agent="relay", origin="r.example")
-        assert asked.judge(await rig.exchange(asked.request)).fault is not None
-        assert await rig.get(f"/?challenge={NONCE}") == 404
+    for kind in ("challenge", "hmac", "cloudevents"):
+        signing = SigningPolicy(("standard",), (SECRET,))
+        one = Receiver("ci", Endpoint(rig.url, signing=signing), verification=kind)
+        asked = handshake(one, "a-nonce-that-nobody-guesses", now=time.time(), user_agent="relay", origin="r.example")
+        assert asked.judge(await rig.exchange(asked.request)) == PROVEN, kind
+    assert rig.came == []
+    rig.listener.secret = None  # as before it is registered
+    asked = handshake(one, NONCE, now=time.time(), user_agent="relay", origin="r.example")
+    assert asked.judge(await rig.exchange(asked.request)).fault is not None
+    assert await rig.get(f"/?challenge={NONCE}") == 404
 
 
-async def test_what_is_no_handshake_proves_nothing() -> None:
-    async with listening() as rig:
-        assert await rig.get("/?challenge=%3Cscript%3Ealert(1)%3C/script%3E") == 404
-        assert await rig.get(f"/hook?challenge={NONCE}") == 404
-        assert await rig.post(None, type=VERIFICATION_TYPE) == 401
-        assert await rig.post(type=VERIFICATION_TYPE) == 400  # signed, without a nonce
+async def test_what_is_no_handshake_proves_nothing(rig: Rig) -> None:
+    assert await rig.get("/?challenge=%3Cscript%3Ealert(1)%3C/script%3E") == 404
+    assert await rig.get(f"/hook?challenge={NONCE}") == 404
+    assert await rig.post(None, type=VERIFICATION_TYPE) == 401
+    assert await rig.post(type=VERIFICATION_TYPE) == 400  # signed, without a nonce
 
 
 async def test_neither_a_page_in_a_browser_nor_another_name_gets_anything() -> None:

@@ -5,6 +5,7 @@ import base64
 import hashlib
 import json
 import re
+from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack
 from urllib.parse import quote, unquote
 
@@ -38,6 +39,12 @@ FORM = {"Content-Type": "application/x-www-form-urlencoded"}
 VENDORED: list[dict[str, str]] = json.loads((FILES / "vendor" / "vendored.json").read_text())
 
 
+@pytest.fixture
+async def rig() -> AsyncIterator[Rig]:
+    async with running_api(pages=True) as running:
+        yield running
+
+
 def csrf_of(page: Reply) -> str:
     found = re.search(r'name="csrf" value="([0-9a-f]{64})"', page.text)
     assert found is not None, page.text
@@ -52,20 +59,16 @@ async def submit(rig: Rig, target: str, fields: str, **headers: str) -> Reply:
 # --- the way in -----------------------------------------------------------------------------------------------------
 
 
-async def test_a_browser_is_led_to_the_pages_and_a_program_is_not() -> None:
-    async with running_api(pages=True) as rig:
-        led = await rig.request("GET", "/", headers=BROWSER)
-        assert (led.status, led.headers["Location"]) == (302, "/ui/")
-        assert (await rig.request("GET", "/", headers={"Accept": "application/json"})).status == 200
-        assert (await rig.get("/ui")).headers["Location"] == "/ui/"
+async def test_a_browser_is_led_to_the_pages_and_a_program_is_not(rig: Rig) -> None:
+    led = await rig.request("GET", "/", headers=BROWSER)
+    assert (led.status, led.headers["Location"]) == (302, "/ui/")
+    assert (await rig.request("GET", "/", headers={"Accept": "application/json"})).status == 200
+    assert (await rig.get("/ui")).headers["Location"] == "/ui/"
 
 
-async def test_the_navigation_calls_each_page_by_its_heading() -> None:
-    async with running_api(pages=True) as rig:
-        for path, label in re.findall(
-            r'<li><a href="(/ui/[^"]*)"[^>]*>([^<]*)</a>', (await rig.get("/ui/system")).text
-        ):
-            assert f"<h1>{label}</h1>" in (await rig.get(path)).text
+async def test_the_navigation_calls_each_page_by_its_heading(rig: Rig) -> None:
+    for path, label in re.findall(r'<li><a href="(/ui/[^"]*)"[^>]*>([^<]*)</a>', (await rig.get("/ui/system")).text):
+        assert f"<h1>{label}</h1>" in (await rig.get(path)).text
 
 
 async def test_without_pages_there_are_none() -> None:
@@ -74,53 +77,47 @@ async def test_without_pages_there_are_none() -> None:
         assert (await rig.get("/ui/")).status == 404
 
 
-async def test_where_the_api_is_open_nobody_logs_in() -> None:
-    async with running_api(pages=True) as rig:
-        assert (await rig.get("/ui/system")).status == 200
+async def test_where_the_api_is_open_nobody_logs_in(rig: Rig) -> None:
+    assert (await rig.get("/ui/system")).status == 200
 
 
-async def test_the_pages_are_no_routes_of_the_document() -> None:
-    async with running_api(pages=True) as rig:
-        document = json.loads((await rig.get("/openapi.json")).body)
-        assert not [path for path in document["paths"] if path.startswith("/ui")]
+async def test_the_pages_are_no_routes_of_the_document(rig: Rig) -> None:
+    document = json.loads((await rig.get("/openapi.json")).body)
+    assert not [path for path in document["paths"] if path.startswith("/ui")]
 
 
 # --- forms ----------------------------------------------------------------------------------------------------------
 
 
-async def test_a_form_counts_only_with_the_token_of_its_browser() -> None:
-    async with running_api(pages=True) as rig:
-        page = await rig.get("/ui/system")
-        assert (await submit(rig, "/ui/theme", "theme=dark&to=/ui/system")).status == 403
-        assert (await submit(rig, "/ui/theme", f"theme=dark&csrf={'0' * 64}")).status == 403
-        reply = await submit(rig, "/ui/theme", f"theme=dark&to=/ui/system&csrf={csrf_of(page)}")
-        assert (reply.status, reply.headers["Location"]) == (303, "/ui/system")
-        assert 'data-theme="dark"' in (await rig.get("/ui/system")).text
+async def test_a_form_counts_only_with_the_token_of_its_browser(rig: Rig) -> None:
+    page = await rig.get("/ui/system")
+    assert (await submit(rig, "/ui/theme", "theme=dark&to=/ui/system")).status == 403
+    assert (await submit(rig, "/ui/theme", f"theme=dark&csrf={'0' * 64}")).status == 403
+    reply = await submit(rig, "/ui/theme", f"theme=dark&to=/ui/system&csrf={csrf_of(page)}")
+    assert (reply.status, reply.headers["Location"]) == (303, "/ui/system")
+    assert 'data-theme="dark"' in (await rig.get("/ui/system")).text
 
 
 @pytest.mark.parametrize(
     "headers", [{"Origin": "https://evil.example"}, {"Sec-Fetch-Site": "cross-site"}, {"Sec-Fetch-Site": "same-site"}]
 )
-async def test_a_form_of_another_origin_is_refused(headers: dict[str, str]) -> None:
-    async with running_api(pages=True) as rig:
-        fields = f"theme=dark&csrf={csrf_of(await rig.get('/ui/system'))}".encode()
-        assert (await rig.request("POST", "/ui/theme", fields, FORM | headers)).status == 403
+async def test_a_form_of_another_origin_is_refused(rig: Rig, headers: dict[str, str]) -> None:
+    fields = f"theme=dark&csrf={csrf_of(await rig.get('/ui/system'))}".encode()
+    assert (await rig.request("POST", "/ui/theme", fields, FORM | headers)).status == 403
 
 
 @pytest.mark.parametrize("site", ["cross-site", "same-site"])
-async def test_a_page_of_another_origin_takes_no_place_of_a_live_page(site: str) -> None:
-    async with running_api(pages=True) as rig:
-        headers = {"Accept": "text/event-stream", "Sec-Fetch-Site": site}
-        async with asyncio.timeout(30):  # the stream has no end
-            reply = await rig.request("GET", "/ui/live/overview", headers=headers)
-        assert reply.status == 403
+async def test_a_page_of_another_origin_takes_no_place_of_a_live_page(rig: Rig, site: str) -> None:
+    headers = {"Accept": "text/event-stream", "Sec-Fetch-Site": site}
+    async with asyncio.timeout(30):  # the stream has no end
+        reply = await rig.request("GET", "/ui/live/overview", headers=headers)
+    assert reply.status == 403
 
 
 @pytest.mark.parametrize("to", ["https://evil.example/", "//evil.example", "/\\evil.example", "/v1/failed", "/ui/%7F"])
-async def test_nobody_is_led_elsewhere(to: str) -> None:
-    async with running_api(pages=True) as rig:
-        reply = await submit(rig, "/ui/theme", f"to={to}&csrf={csrf_of(await rig.get('/ui/system'))}")
-        assert reply.headers["Location"] == "/ui/"
+async def test_nobody_is_led_elsewhere(rig: Rig, to: str) -> None:
+    reply = await submit(rig, "/ui/theme", f"to={to}&csrf={csrf_of(await rig.get('/ui/system'))}")
+    assert reply.headers["Location"] == "/ui/"
 
 
 @pytest.mark.parametrize(
@@ -134,20 +131,18 @@ async def test_nobody_is_led_elsewhere(to: str) -> None:
         (b"", {}, 403),
     ],
 )
-async def test_what_is_no_form_is_refused_as_such(body: bytes, headers: dict[str, str], status: int) -> None:
-    async with running_api(pages=True) as rig:
-        assert (await rig.request("POST", "/ui/login", body, headers)).status == status
+async def test_what_is_no_form_is_refused_as_such(rig: Rig, body: bytes, headers: dict[str, str], status: int) -> None:
+    assert (await rig.request("POST", "/ui/login", body, headers)).status == status
 
 
-async def test_a_form_is_read_within_the_bounds_of_any_body() -> None:
-    async with running_api(pages=True) as rig:
-        page = await rig.get("/ui/system")
-        held = await submit(rig, "/ui/theme", f"theme=dark&to=/ui/system&csrf={csrf_of(page)}&more=" + "x" * 900_000)
-        assert held.status == 303
-        declared = FORM | {"Content-Length": str(MOST_BYTES + 1), "Expect": "100-continue"}
-        refused = await rig.request("POST", "/ui/theme", b"", declared)
-        assert (refused.status, refused.headers["Content-Type"]) == (413, "text/html; charset=utf-8")
-        assert "The body is too large" in refused.text
+async def test_a_form_is_read_within_the_bounds_of_any_body(rig: Rig) -> None:
+    page = await rig.get("/ui/system")
+    held = await submit(rig, "/ui/theme", f"theme=dark&to=/ui/system&csrf={csrf_of(page)}&more=" + "x" * 900_000)
+    assert held.status == 303
+    declared = FORM | {"Content-Length": str(MOST_BYTES + 1), "Expect": "100-continue"}
+    refused = await rig.request("POST", "/ui/theme", b"", declared)
+    assert (refused.status, refused.headers["Content-Type"]) == (413, "text/html; charset=utf-8")
+    assert "The body is too large" in refused.text
 
 
 async def test_a_cookie_that_can_be_no_token_is_none() -> None:
@@ -162,38 +157,34 @@ async def act(rig: Rig, **fields: str) -> Reply:
     return await submit(rig, "/ui/act", text)
 
 
-async def test_an_action_is_a_call_of_the_api_and_its_note_is_shown_once() -> None:
-    async with running_api(pages=True) as rig:
-        reply = await act(rig, method="POST", path="/v1/receivers/ci/pause", done="Paused+ci.")
-        assert (reply.status, reply.headers["Location"]) == (303, "/ui/system")
-        assert [await rig.state.endpoints(["r:ci"])][0][0].paused_for_s > 0
-        assert "Paused ci." in (await rig.get("/ui/system")).text
-        assert "Paused ci." not in (await rig.get("/ui/system")).text
+async def test_an_action_is_a_call_of_the_api_and_its_note_is_shown_once(rig: Rig) -> None:
+    reply = await act(rig, method="POST", path="/v1/receivers/ci/pause", done="Paused+ci.")
+    assert (reply.status, reply.headers["Location"]) == (303, "/ui/system")
+    assert [await rig.state.endpoints(["r:ci"])][0][0].paused_for_s > 0
+    assert "Paused ci." in (await rig.get("/ui/system")).text
+    assert "Paused ci." not in (await rig.get("/ui/system")).text
 
 
 @pytest.mark.parametrize("letter", ["%D0%B6", "%F0%9F%A6%8A"])
-async def test_a_long_note_in_any_script_fits_a_cookie(letter: str) -> None:
-    async with running_api(pages=True) as rig:
-        reply = await act(rig, method="POST", path="/v1/receivers/ci/pause", done=letter * 900)
-        assert len(reply.headers["Set-Cookie"]) < 4_000
-        assert unquote(letter) * 500 in (await rig.get("/ui/system")).text
+async def test_a_long_note_in_any_script_fits_a_cookie(rig: Rig, letter: str) -> None:
+    reply = await act(rig, method="POST", path="/v1/receivers/ci/pause", done=letter * 900)
+    assert len(reply.headers["Set-Cookie"]) < 4_000
+    assert unquote(letter) * 500 in (await rig.get("/ui/system")).text
 
 
-async def test_what_the_api_refuses_is_said_in_its_words() -> None:
-    async with running_api(pages=True) as rig:
-        await act(rig, method="POST", path="/v1/receivers/nobody/pause")
-        assert "There is no receiver named" in (await rig.get("/ui/system")).text
+async def test_what_the_api_refuses_is_said_in_its_words(rig: Rig) -> None:
+    await act(rig, method="POST", path="/v1/receivers/nobody/pause")
+    assert "There is no receiver named" in (await rig.get("/ui/system")).text
 
 
-async def test_what_is_to_be_confirmed_is_asked_about_first() -> None:
-    async with running_api(pages=True) as rig:
-        fields = {"method": "POST", "path": "/v1/receivers/ci/pause", "label": "Pause", "confirm": "Pause+ci?"}
-        asked = await act(rig, **fields)
-        assert asked.status == 200
-        assert "Pause ci?" in asked.text
-        assert [await rig.state.endpoints(["r:ci"])][0][0].paused_for_s == 0
-        assert (await act(rig, **fields, confirmed="1")).status == 303
-        assert [await rig.state.endpoints(["r:ci"])][0][0].paused_for_s > 0
+async def test_what_is_to_be_confirmed_is_asked_about_first(rig: Rig) -> None:
+    fields = {"method": "POST", "path": "/v1/receivers/ci/pause", "label": "Pause", "confirm": "Pause+ci?"}
+    asked = await act(rig, **fields)
+    assert asked.status == 200
+    assert "Pause ci?" in asked.text
+    assert [await rig.state.endpoints(["r:ci"])][0][0].paused_for_s == 0
+    assert (await act(rig, **fields, confirmed="1")).status == 303
+    assert [await rig.state.endpoints(["r:ci"])][0][0].paused_for_s > 0
 
 
 @pytest.mark.parametrize(
@@ -209,37 +200,34 @@ async def test_what_is_to_be_confirmed_is_asked_about_first() -> None:
     ],
     ids=lambda fields: " ".join(fields.values())[:40],
 )
-async def test_an_action_is_nothing_but_a_change_by_the_api(fields: dict[str, str]) -> None:
-    async with running_api(pages=True) as rig:
-        refused = await act(rig, **fields)
-        assert (refused.status, "The action is not valid" in refused.text) == (400, True)
+async def test_an_action_is_nothing_but_a_change_by_the_api(rig: Rig, fields: dict[str, str]) -> None:
+    refused = await act(rig, **fields)
+    assert (refused.status, "The action is not valid" in refused.text) == (400, True)
 
 
-async def test_what_is_nested_too_deeply_for_a_form_is_none() -> None:
-    async with running_api(pages=True) as rig:
-        csrf = csrf_of(await rig.get("/ui/system"))
-        assert (await submit(rig, "/ui/messages/replay", f"csrf={csrf}&pick={DEEP}")).status == 303
-        assert "Select some messages first." in (await rig.get("/ui/messages")).text
-        assert (await submit(rig, "/ui/login", f"csrf={csrf}&key=x&pending={DEEP}")).status == 303
-        note = base64.urlsafe_b64encode(DEEP[:3_000].encode()).decode()
-        assert (await rig.get("/ui/system", Cookie=f"relay_note={note}")).status == 200
+async def test_what_is_nested_too_deeply_for_a_form_is_none(rig: Rig) -> None:
+    csrf = csrf_of(await rig.get("/ui/system"))
+    assert (await submit(rig, "/ui/messages/replay", f"csrf={csrf}&pick={DEEP}")).status == 303
+    assert "Select some messages first." in (await rig.get("/ui/messages")).text
+    assert (await submit(rig, "/ui/login", f"csrf={csrf}&key=x&pending={DEEP}")).status == 303
+    note = base64.urlsafe_b64encode(DEEP[:3_000].encode()).decode()
+    assert (await rig.get("/ui/system", Cookie=f"relay_note={note}")).status == 200
 
 
 # --- response headers -----------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("target", ["/ui/system", "/ui/login", "/ui/no/such/page"])
-async def test_a_page_runs_no_script_but_ours_and_is_in_nobodys_frame(target: str) -> None:
-    async with running_api(pages=True) as rig:
-        page = await rig.get(target)
-        policy = page.headers["Content-Security-Policy"]
-        assert "default-src 'none'" in policy
-        assert "script-src 'self';" in policy
-        assert "frame-ancestors 'none'" in policy
-        assert "unsafe" not in policy
-        assert page.headers["X-Content-Type-Options"] == "nosniff"
-        assert page.headers["Cache-Control"] == "no-store"
-        assert not re.search(r"<script(?![^>]*src=)|<style|\sstyle=|\son\w+=", page.text)
+async def test_a_page_runs_no_script_but_ours_and_is_in_nobodys_frame(rig: Rig, target: str) -> None:
+    page = await rig.get(target)
+    policy = page.headers["Content-Security-Policy"]
+    assert "default-src 'none'" in policy
+    assert "script-src 'self';" in policy
+    assert "frame-ancestors 'none'" in policy
+    assert "unsafe" not in policy
+    assert page.headers["X-Content-Type-Options"] == "nosniff"
+    assert page.headers["Cache-Control"] == "no-store"
+    assert not re.search(r"<script(?![^>]*src=)|<style|\sstyle=|\son\w+=", page.text)
 
 
 @pytest.mark.parametrize(
@@ -249,115 +237,104 @@ async def test_a_page_runs_no_script_but_ours_and_is_in_nobodys_frame(target: st
         *("/ui/static/0/relay.css", "/ui/system?x=%FF", "/ui/messages/a/b/payload"),
     ],
 )
-async def test_no_response_of_the_pages_may_run_anything(target: str) -> None:
-    async with running_api(pages=True) as rig, rig.client.get(rig.url + target, allow_redirects=False) as response:
+async def test_no_response_of_the_pages_may_run_anything(rig: Rig, target: str) -> None:
+    async with rig.client.get(rig.url + target, allow_redirects=False) as response:
         assert "default-src 'none'" in response.headers["Content-Security-Policy"]
         assert response.headers["Cache-Control"] == "no-store"
         assert response.headers["X-Content-Type-Options"] == "nosniff"
 
 
-async def test_what_is_static_is_kept_for_ever_under_the_hash_that_it_has() -> None:
-    async with running_api(pages=True) as rig:
-        page = await rig.get("/ui/system")
-        found = re.findall(r'(?:src|href)="(/ui/static/[^"]+)"', page.text)
-        assert len(found) >= 4
-        for target in found:
-            asset = await rig.request("GET", target, headers={"Accept-Encoding": "identity"})
-            assert asset.status == 200
-            assert "immutable" in asset.headers["Cache-Control"]
-            assert hashlib.sha256(asset.body).hexdigest()[:16] == target.split("/")[3]
-            assert (await rig.get(target.replace(target.split("/")[3], "0" * 16))).status == 404
+async def test_what_is_static_is_kept_for_ever_under_the_hash_that_it_has(rig: Rig) -> None:
+    page = await rig.get("/ui/system")
+    found = re.findall(r'(?:src|href)="(/ui/static/[^"]+)"', page.text)
+    assert len(found) >= 4
+    for target in found:
+        asset = await rig.request("GET", target, headers={"Accept-Encoding": "identity"})
+        assert asset.status == 200
+        assert "immutable" in asset.headers["Cache-Control"]
+        assert hashlib.sha256(asset.body).hexdigest()[:16] == target.split("/")[3]
+        assert (await rig.get(target.replace(target.split("/")[3], "0" * 16))).status == 404
 
 
-async def test_another_message_with_the_id_is_shown_whatever_receiver_it_names() -> None:
-    async with running_api(pages=True) as rig:
-        await add_dead_letter(rig, 1)
-        other = message_headers(Message("github", "m-1", ("ci",)))
-        letter = DeadLetter("id_conflict", "this id was used before", rig.topics.from_sender, None, 0, 0, None)
-        headers = dead_letter_headers(other, letter)
-        (at,) = await rig.log.append([NewRecord(rig.topics.failed_messages, b"github", b"[]", headers)])
-        await rig.state.index_failed([FailedEntry("ci", at, NOW, "id_conflict", "github", "m-1")])
-        assert "Another message with this id came" in (await rig.get("/ui/messages/github/m-1")).text
+async def test_another_message_with_the_id_is_shown_whatever_receiver_it_names(rig: Rig) -> None:
+    await add_dead_letter(rig, 1)
+    other = message_headers(Message("github", "m-1", ("ci",)))
+    letter = DeadLetter("id_conflict", "this id was used before", rig.topics.from_sender, None, 0, 0, None)
+    headers = dead_letter_headers(other, letter)
+    (at,) = await rig.log.append([NewRecord(rig.topics.failed_messages, b"github", b"[]", headers)])
+    await rig.state.index_failed([FailedEntry("ci", at, NOW, "id_conflict", "github", "m-1")])
+    assert "Another message with this id came" in (await rig.get("/ui/messages/github/m-1")).text
 
 
 @pytest.mark.parametrize("body", [b"half of", b""])
-async def test_an_answer_that_was_cut_is_shown_as_such(body: bytes) -> None:
-    async with running_api(pages=True) as rig:
-        sent = await rig.request("POST", "/v1/sources/github/messages?receiver=ci", b"{}", {"ce-id": "m"})
-        assert sent.status == 202
-        delivery = DeliveryId("ci", "github", "m")
-        result = encode_hop(Hop(delivery, outcome="answered", answer_status=200, answer_truncated=True))
-        (at,) = await rig.log.append([NewRecord(rig.topics.to_sender, b"github", body, result)])
-        await rig.state.mark([Mark(delivery_row(delivery), 0, Stage.PUBLISHED, (at.partition, at.offset))])
-        page = (await rig.get("/ui/messages/github/m")).text
-        assert "Its end is missing." in page
-        assert "It is empty." not in page
+async def test_an_answer_that_was_cut_is_shown_as_such(rig: Rig, body: bytes) -> None:
+    sent = await rig.request("POST", "/v1/sources/github/messages?receiver=ci", b"{}", {"ce-id": "m"})
+    assert sent.status == 202
+    delivery = DeliveryId("ci", "github", "m")
+    result = encode_hop(Hop(delivery, outcome="answered", answer_status=200, answer_truncated=True))
+    (at,) = await rig.log.append([NewRecord(rig.topics.to_sender, b"github", body, result)])
+    await rig.state.mark([Mark(delivery_row(delivery), 0, Stage.PUBLISHED, (at.partition, at.offset))])
+    page = (await rig.get("/ui/messages/github/m")).text
+    assert "Its end is missing." in page
+    assert "It is empty." not in page
 
 
-async def test_a_copy_with_a_line_that_is_no_header_is_still_there_to_be_mended() -> None:
-    async with running_api(pages=True) as rig:
-        await add_dead_letter(rig, 1)
-        target = "/ui/messages/github/m-1/copy"
-        fields = f"csrf={csrf_of(await rig.get(target))}&headers=nonsense&payload=mine"
-        refused = await submit(rig, target, fields)
-        assert refused.status == 400
-        assert "This is not a header" in refused.text
-        assert "\nmine</textarea>" in refused.text
+async def test_a_copy_with_a_line_that_is_no_header_is_still_there_to_be_mended(rig: Rig) -> None:
+    await add_dead_letter(rig, 1)
+    target = "/ui/messages/github/m-1/copy"
+    fields = f"csrf={csrf_of(await rig.get(target))}&headers=nonsense&payload=mine"
+    refused = await submit(rig, target, fields)
+    assert refused.status == 400
+    assert "This is not a header" in refused.text
+    assert "\nmine</textarea>" in refused.text
 
 
-async def test_a_refusal_says_nothing_twice() -> None:
-    async with running_api(pages=True) as rig:
-        fields = "name=Bad&post_endpoint=http://127.0.0.1:9/&csrf=" + csrf_of(await rig.get("/ui/receivers/new"))
-        refused = await submit(rig, "/ui/receivers/new", fields)
-        assert refused.status == 422
-        assert refused.text.count("has 1 to 63 of a-z") == 1
+async def test_a_refusal_says_nothing_twice(rig: Rig) -> None:
+    fields = "name=Bad&post_endpoint=http://127.0.0.1:9/&csrf=" + csrf_of(await rig.get("/ui/receivers/new"))
+    refused = await submit(rig, "/ui/receivers/new", fields)
+    assert refused.status == 422
+    assert refused.text.count("has 1 to 63 of a-z") == 1
 
 
-async def test_dead_letters_of_a_source_are_listed_as_those_of_that_source() -> None:
-    async with running_api(pages=True) as rig:
-        await add_dead_letter(rig, 1)
-        listed = 'href="/ui/failed?source=github&amp;receiver=ci&amp;reason=rejected"'
-        assert listed in (await rig.get("/ui/failed?source=github")).text
+async def test_dead_letters_of_a_source_are_listed_as_those_of_that_source(rig: Rig) -> None:
+    await add_dead_letter(rig, 1)
+    listed = 'href="/ui/failed?source=github&amp;receiver=ci&amp;reason=rejected"'
+    assert listed in (await rig.get("/ui/failed?source=github")).text
 
 
 @pytest.mark.parametrize(
     "target", ["/ui/no/such/page", f"/ui/attempts/0/{'9' * 4301}", f"/ui/compare/0/1/0/{'9' * 4301}"]
 )
-async def test_a_page_that_there_is_not_is_a_page(target: str) -> None:
-    async with running_api(pages=True) as rig:
-        page = await rig.get(target)
-        assert page.status == 404
-        assert "There is no such page" in page.text
-        assert "Try again" not in page.text
+async def test_a_page_that_there_is_not_is_a_page(rig: Rig, target: str) -> None:
+    page = await rig.get(target)
+    assert page.status == 404
+    assert "There is no such page" in page.text
+    assert "Try again" not in page.text
 
 
 @pytest.mark.parametrize(
     ("target", "page"),
     [("/ui/act", "/ui/"), ("/ui/failed/all", "/ui/failed"), ("/ui/receivers/ci/test", "/ui/receivers")],
 )
-async def test_who_comes_back_to_what_a_form_was_sent_to_is_led_to_a_page(target: str, page: str) -> None:
-    async with running_api(pages=True) as rig:
-        led = await rig.request("GET", target, headers=BROWSER)
-        assert (led.status, led.headers["Location"]) == (303, page)
+async def test_who_comes_back_to_what_a_form_was_sent_to_is_led_to_a_page(rig: Rig, target: str, page: str) -> None:
+    led = await rig.request("GET", target, headers=BROWSER)
+    assert (led.status, led.headers["Location"]) == (303, page)
 
 
-async def test_who_chooses_colours_where_a_form_was_sent_comes_back_to_its_page() -> None:
-    async with running_api(pages=True) as rig:
-        fields = "action=discard&receiver=ci&csrf=" + csrf_of(await rig.get("/ui/failed"))
-        asked = await submit(rig, "/ui/failed/all", fields, Referer=f"{rig.url}/ui/failed?receiver=ci")
-        assert 'name="to" value="/ui/failed?receiver=ci"' in asked.text
+async def test_who_chooses_colours_where_a_form_was_sent_comes_back_to_its_page(rig: Rig) -> None:
+    fields = "action=discard&receiver=ci&csrf=" + csrf_of(await rig.get("/ui/failed"))
+    asked = await submit(rig, "/ui/failed/all", fields, Referer=f"{rig.url}/ui/failed?receiver=ci")
+    assert 'name="to" value="/ui/failed?receiver=ci"' in asked.text
 
 
-async def test_a_source_with_braces_has_a_page() -> None:
-    async with running_api(pages=True) as rig:
-        for target in ("/ui/sources/%7Bid%7D", "/ui/sources/%7Bid%7D/attempts"):
-            assert (await rig.get(target)).status == 200, target
+async def test_a_source_with_braces_has_a_page(rig: Rig) -> None:
+    for target in ("/ui/sources/%7Bid%7D", "/ui/sources/%7Bid%7D/attempts"):
+        assert (await rig.get(target)).status == 200, target
 
 
-async def test_an_id_may_begin_as_the_way_up_does() -> None:
-    async with running_api(pages=True) as rig:
-        noted = await act(rig, method="POST", path="/v1/receivers/..x/pause")
-        assert noted.status == 303, noted.text
+async def test_an_id_may_begin_as_the_way_up_does(rig: Rig) -> None:
+    noted = await act(rig, method="POST", path="/v1/receivers/..x/pause")
+    assert noted.status == 303, noted.text
 
 
 @pytest.mark.parametrize("one", VENDORED, ids=lambda one: str(one["file"]))
@@ -393,13 +370,12 @@ def test_edges_of_fields_and_the_focus_can_be_seen(edge: str, behind: str) -> No
 
 
 @pytest.mark.parametrize("target", ["/ui/failed/all", "/ui/messages/replay"])
-async def test_a_cancel_leads_back_and_not_elsewhere(target: str) -> None:
+async def test_a_cancel_leads_back_and_not_elsewhere(rig: Rig, target: str) -> None:
     pick = quote('["github", "m-1", ["ci", false]]')
-    async with running_api(pages=True) as rig:
-        csrf = csrf_of(await rig.get("/ui/system"))
-        for back, led in (("/ui/failed?reason=gone", "/ui/failed?reason=gone"), ("https://evil.example/", "/ui/")):
-            page = await submit(rig, target, f"csrf={csrf}&action=replay&receiver=ci&pick={pick}&back={quote(back)}")
-            assert f'href="{led}">Cancel</a>' in page.text
+    csrf = csrf_of(await rig.get("/ui/system"))
+    for back, led in (("/ui/failed?reason=gone", "/ui/failed?reason=gone"), ("https://evil.example/", "/ui/")):
+        page = await submit(rig, target, f"csrf={csrf}&action=replay&receiver=ci&pick={pick}&back={quote(back)}")
+        assert f'href="{led}">Cancel</a>' in page.text
 
 
 def test_our_own_script_is_short() -> None:
@@ -409,27 +385,25 @@ def test_our_own_script_is_short() -> None:
 # --- the pages of the frame -----------------------------------------------------------------------------------------
 
 
-async def test_the_first_page_is_small() -> None:
+async def test_the_first_page_is_small(rig: Rig) -> None:
     """With all that it needs, as it goes over the wire: under 100 kB."""
-    async with running_api(pages=True) as rig:
-        page = await rig.get("/ui/")
-        found = set(re.findall(r'(?:src|href)="(/ui/static/[^"]+)"', page.text))
-        total = len(page.body)
-        for target in found:
-            url = rig.url + target
-            async with rig.client.get(url, headers={"Accept-Encoding": "gzip"}) as response:
-                total += int(response.headers["Content-Length"])
-        assert total < 100_000
+    page = await rig.get("/ui/")
+    found = set(re.findall(r'(?:src|href)="(/ui/static/[^"]+)"', page.text))
+    total = len(page.body)
+    for target in found:
+        url = rig.url + target
+        async with rig.client.get(url, headers={"Accept-Encoding": "gzip"}) as response:
+            total += int(response.headers["Content-Length"])
+    assert total < 100_000
 
 
 @pytest.mark.parametrize(
     "target", ["/ui/", "/ui/workers", "/ui/workers?by=partition&served=false", "/ui/try", "/ui/system"]
 )
-async def test_each_page_is_there(target: str) -> None:
-    async with running_api(pages=True) as rig:
-        page = await rig.get(target)
-        assert page.status == 200, page
-        assert "<h1>" in page.text
+async def test_each_page_is_there(rig: Rig, target: str) -> None:
+    page = await rig.get(target)
+    assert page.status == 200, page
+    assert "<h1>" in page.text
 
 
 async def test_the_settings_in_force_are_shown_with_where_each_comes_from() -> None:
@@ -445,17 +419,16 @@ async def test_the_settings_in_force_are_shown_with_where_each_comes_from() -> N
         assert 'role="alert"' not in page.text
 
 
-async def test_a_lane_that_nobody_serves_is_red_and_first() -> None:
-    async with running_api(pages=True) as rig:
-        await rig.state.keep_heartbeats([LaneHeartbeat(rig.topics.to_sender, number) for number in range(10)])
-        rows = re.findall(r'<tr(| class="bad")>\s*<th scope="row"><code>([^<]+)', (await rig.get("/ui/workers")).text)
-        assert {name: red != "" for red, name in rows}[rig.topics.to_sender] is False
-        assert rows[0][0] != ""
-        assert rows[-1] == ("", rig.topics.to_sender)
+async def test_a_lane_that_nobody_serves_is_red_and_first(rig: Rig) -> None:
+    await rig.state.keep_heartbeats([LaneHeartbeat(rig.topics.to_sender, number) for number in range(10)])
+    rows = re.findall(r'<tr(| class="bad")>\s*<th scope="row"><code>([^<]+)', (await rig.get("/ui/workers")).text)
+    assert {name: red != "" for red, name in rows}[rig.topics.to_sender] is False
+    assert rows[0][0] != ""
+    assert rows[-1] == ("", rig.topics.to_sender)
 
 
-async def test_what_is_live_comes_in_pieces_and_ends_with_the_server() -> None:
-    async with running_api(pages=True) as rig, rig.client.get(f"{rig.url}/ui/live/overview") as stream:
+async def test_what_is_live_comes_in_pieces_and_ends_with_the_server(rig: Rig) -> None:
+    async with rig.client.get(f"{rig.url}/ui/live/overview") as stream:
         assert stream.headers["Content-Type"] == "text/event-stream"
         told = await stream.content.readuntil(b"event: failures\n")
         assert b"event: flow\n" in told
@@ -586,8 +559,8 @@ async def test_a_live_part_renders_its_first_content_once() -> None:
         assert [path for path, _ in api.queries] == ["/v1/session", "/v1/replays"]
 
 
-async def test_of_many_streams_of_one_browser_the_oldest_ends() -> None:
-    async with running_api(pages=True) as rig, AsyncExitStack() as open_ones:
+async def test_of_many_streams_of_one_browser_the_oldest_ends(rig: Rig) -> None:
+    async with AsyncExitStack() as open_ones:
         await rig.get("/ui/system")  # which makes the visitor's cookie
         streams = [await open_ones.enter_async_context(rig.client.get(f"{rig.url}/ui/live/overview")) for _ in range(9)]
         assert {stream.status for stream in streams} == {200}

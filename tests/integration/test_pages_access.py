@@ -9,21 +9,21 @@ from relay.config.receivers_file import Raw
 from relay.pages.sources import patch_of
 from relay.schema.receivers import SourceView
 from tests.fakes.history import MemoryHistory
-from tests.integration.api_rig import MADE_SECRET, NOW, running_api
+from tests.integration.api_rig import MADE_SECRET, NOW, Rig, running_api
 from tests.integration.test_api_keys import SETTING
 from tests.integration.test_api_sessions import token
 from tests.integration.test_pages import csrf_of, submit
+from tests.integration.test_pages import rig as rig
 
 
-async def test_the_audit_is_filtered_and_leads_to_what_is_alike() -> None:
-    async with running_api(pages=True) as rig:
-        for verb in ("pause", "resume"):
-            assert (await rig.request("POST", f"/v1/receivers/ci/{verb}")).status == 200
-        page = await rig.get("/ui/audit?what=receiver.")
-        assert page.status == 200
-        assert len(re.findall("<tr><td>", page.text)) == 2, page.text
-        assert "/ui/audit?what=receiver.paused" in page.text
-        assert "Nothing matches" in (await rig.get("/ui/audit?who=nobody")).text
+async def test_the_audit_is_filtered_and_leads_to_what_is_alike(rig: Rig) -> None:
+    for verb in ("pause", "resume"):
+        assert (await rig.request("POST", f"/v1/receivers/ci/{verb}")).status == 200
+    page = await rig.get("/ui/audit?what=receiver.")
+    assert page.status == 200
+    assert len(re.findall("<tr><td>", page.text)) == 2, page.text
+    assert "/ui/audit?what=receiver.paused" in page.text
+    assert "Nothing matches" in (await rig.get("/ui/audit?who=nobody")).text
 
 
 async def test_a_key_is_in_the_response_that_made_it_alone() -> None:
@@ -42,43 +42,40 @@ async def test_a_key_is_in_the_response_that_made_it_alone() -> None:
         assert 'value="sing:loud"' in refused.text
 
 
-async def test_an_erasure_is_made_and_listed() -> None:
-    async with running_api(pages=True) as rig:
-        fields = {"csrf": csrf_of(await rig.get("/ui/erasures")), "source_id": "github", "message_id": "m-1"}
-        made = await submit(rig, "/ui/erasures", urlencode(fields))
-        assert made.status == 200
-        assert "The payloads are erased" in made.text
-        assert "from_sender" in made.text
-        listed = (await rig.get("/ui/erasures")).text
-        assert "/ui/messages/github/m-1" in listed
-        assert "The payloads are erased" not in listed
-        refused = await submit(rig, "/ui/erasures", urlencode(fields | {"receiver": "ci"}))
-        assert refused.status == 400
-        assert 'value="ci"' in refused.text
+async def test_an_erasure_is_made_and_listed(rig: Rig) -> None:
+    fields = {"csrf": csrf_of(await rig.get("/ui/erasures")), "source_id": "github", "message_id": "m-1"}
+    made = await submit(rig, "/ui/erasures", urlencode(fields))
+    assert made.status == 200
+    assert "The payloads are erased" in made.text
+    assert "from_sender" in made.text
+    listed = (await rig.get("/ui/erasures")).text
+    assert "/ui/messages/github/m-1" in listed
+    assert "The payloads are erased" not in listed
+    refused = await submit(rig, "/ui/erasures", urlencode(fields | {"receiver": "ci"}))
+    assert refused.status == 400
+    assert 'value="ci"' in refused.text
 
 
-async def test_an_erasure_is_asked_about_without_scripts_too() -> None:
-    async with running_api(pages=True) as rig:
-        page = await rig.get("/ui/erasures")
-        fields = {"csrf": csrf_of(page), "source_id": "github", "confirm": "Erase these payloads?", "label": "Erase"}
-        empty = await submit(rig, "/ui/erasures", urlencode(fields | {"source_id": " "}))
-        assert (empty.status, 'role="alert"' in empty.text) == (400, True), "nothing to ask about"
-        asked = await submit(rig, "/ui/erasures", urlencode(fields))
-        assert "<h1>Erase these payloads?</h1>" in asked.text
-        assert 'action="/ui/erasures"' in asked.text
-        assert 'name="source_id" value="github"' in asked.text
-        assert "No erasure is in force" in (await rig.get("/ui/erasures")).text
-        made = await submit(rig, "/ui/erasures", urlencode(fields | {"confirmed": "1"}))
-        assert "The payloads are erased" in made.text
+async def test_an_erasure_is_asked_about_without_scripts_too(rig: Rig) -> None:
+    page = await rig.get("/ui/erasures")
+    fields = {"csrf": csrf_of(page), "source_id": "github", "confirm": "Erase these payloads?", "label": "Erase"}
+    empty = await submit(rig, "/ui/erasures", urlencode(fields | {"source_id": " "}))
+    assert (empty.status, 'role="alert"' in empty.text) == (400, True), "nothing to ask about"
+    asked = await submit(rig, "/ui/erasures", urlencode(fields))
+    assert "<h1>Erase these payloads?</h1>" in asked.text
+    assert 'action="/ui/erasures"' in asked.text
+    assert 'name="source_id" value="github"' in asked.text
+    assert "No erasure is in force" in (await rig.get("/ui/erasures")).text
+    made = await submit(rig, "/ui/erasures", urlencode(fields | {"confirmed": "1"}))
+    assert "The payloads are erased" in made.text
 
 
-async def test_a_url_to_which_nothing_would_be_sent_is_a_warning_beside_the_new_secret() -> None:
-    async with running_api(pages=True) as rig:
-        csrf = csrf_of(await rig.get("/ui/receivers/new"))
-        fields = {"csrf": csrf, "name": "far", "post_endpoint": "http://10.0.0.1/made"}
-        made = await submit(rig, "/ui/receivers/new", urlencode(fields))
-        assert "would send nothing to http://10.0.0.1/made" in made.text
-        assert MADE_SECRET in made.text
+async def test_a_url_to_which_nothing_would_be_sent_is_a_warning_beside_the_new_secret(rig: Rig) -> None:
+    csrf = csrf_of(await rig.get("/ui/receivers/new"))
+    fields = {"csrf": csrf, "name": "far", "post_endpoint": "http://10.0.0.1/made"}
+    made = await submit(rig, "/ui/receivers/new", urlencode(fields))
+    assert "would send nothing to http://10.0.0.1/made" in made.text
+    assert MADE_SECRET in made.text
 
 
 @pytest.mark.parametrize(
