@@ -22,6 +22,7 @@ from relay.engine.supervision import Retrier
 from relay.watch.lane_migration import LaneMigration
 from relay.watch.registry import MovedEndpoints
 from tests.fakes.strikes import Fuse
+from tests.fakes.virtual_time import until
 from tests.fakes.world import Process, World
 
 QUICK = {"base": 1, "factor": 2, "cap": 8, "max_attempts": 4}
@@ -41,12 +42,15 @@ class MovingWorld(World):
         self.hot = set[str]()
         self.sources: dict[str, dict[str, Any]] = SOURCES
 
-    async def create(self) -> Self:
+    async def create(self, name: str | None = None, *path: str, **entry: Any) -> Self:
+        """With its topics, and, as `declare` has it, with this receiver."""
         log = await self.client()
         topics = self.topics
         names = (topics.from_sender, topics.to_sender, topics.to_receiver(SHARED), topics.pending(SHARED))
         await log.create([TopicSpec(name, FEW) for name in names], {})
         await log.create(topics.fixed(), topics.fixed_groups())
+        if name is not None:
+            await self.declare(name, *path, **entry)
         return self
 
     async def declare(
@@ -124,6 +128,11 @@ class MovingProcess(Process):
         """Wait until it has read its receivers."""
         await self.registry.ready.wait()
         return self
+
+    async def finish(self) -> None:
+        """Stop it once nothing is left to be done."""
+        await until(self._world.is_at_rest)
+        await self.stop()
 
     def _known(self) -> Registry:
         return self.registry

@@ -3,17 +3,20 @@
 import asyncio
 import inspect
 import sys
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
 import pytest
 
 from relay.domain.errors import StateUnavailable
 from relay.log.port import Subscription
+from tests.fakes.virtual_time import run_virtually
 
 _OURS = tuple(f"{Path(__file__).parents[2] / folder}/" for folder in ("relay", "workers"))
 
+
+T = TypeVar("T")
 
 NEVER: Final = 0
 """A call that no process makes."""
@@ -36,6 +39,12 @@ class Fuse:
         self.names: list[str] = []
         self.ways: list[tuple[str | int, ...]] = []
         """How each call came about: its name, and the lines of ours that led to it."""
+
+    @property
+    def place(self) -> str:
+        """Which call it strikes at."""
+        at = self._blow_at
+        return f"call {at}, {self.names[min(at, len(self.names)) - 1]}" if at else "no fault"
 
     @property
     def blown(self) -> bool:
@@ -118,6 +127,19 @@ STRIKES = pytest.mark.parametrize(
     ],
 )
 """Whatever it is that befalls. By default, at the first call of each kind."""
+
+
+def crash_at_each(
+    story: Callable[[Fuse], Coroutine[Any, Any, T]], strikes: Strikes, *, late: bool = False
+) -> list[tuple[Fuse, T]]:
+    """Run `story` with a process that nothing befalls, then again with one that dies at each of these calls. Returns
+    each fuse, and what came of the story."""
+    counted = Fuse()
+    passed = [(counted, run_virtually(story(counted)))]
+    for blow_at in strikes(counted):
+        fuse = Fuse(blow_at, after=late)
+        passed.append((fuse, run_virtually(story(fuse))))
+    return passed
 
 
 class Loss(Fuse):

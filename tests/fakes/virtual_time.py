@@ -5,7 +5,7 @@ import functools
 import math
 import selectors
 from asyncio import TimerHandle
-from collections.abc import Callable, Coroutine
+from collections.abc import Awaitable, Callable, Coroutine
 from typing import Any, ParamSpec, TypeVar
 
 from relay.clock import SystemClock
@@ -101,3 +101,12 @@ def virtually(test: Callable[P, Coroutine[Any, Any, None]]) -> Callable[P, None]
         run_virtually(test(*args, **named))
 
     return run
+
+
+async def until(seen: Callable[[], Awaitable[bool]], seconds: float = 900.0) -> None:
+    """Look once a second."""
+    for _ in range(int(seconds)):
+        if await seen():
+            return
+        await asyncio.sleep(1)
+    raise AssertionError("it never came")

@@ -19,7 +19,7 @@ from relay.state.attempts import BeginRequest, Go, Limits
 from relay.state.port import Lane
 from relay.state.replies import answered, of
 from relay.state.rows import Result, RowKey
-from tests.fakes.strikes import STRIKES, CrashError, FrozenBeforeOutcome, Fuse, Strikes
+from tests.fakes.strikes import STRIKES, CrashError, FrozenBeforeOutcome, Fuse, Strikes, crash_at_each
 from tests.fakes.surroundings import REFUSED
 from tests.fakes.virtual_time import run_virtually
 from tests.fakes.world import Process, World, message, receiver
@@ -196,9 +196,8 @@ async def test_a_shared_receivers_message_that_was_sent_once_is_not_given_up_for
 def test_no_crash_at_any_call_loses_an_answer_or_the_room_for_it(lane: str, after: bool, strikes: Strikes) -> None:
     """The receiver answers each POST as soon as it has read it."""
 
-    async def story(blow_at: int | None) -> Fuse:
+    async def story(fuse: Fuse) -> None:
         world = await _world(lane, 3)
-        fuse = Fuse(blow_at, after=after)
         process, receiving, answered = Process(world, fuse), _Answering(world), set[str]()
         for turn in range(1_500):
             if await process.ended(0.004 if turn < 250 else 0.2):
@@ -209,17 +208,14 @@ def test_no_crash_at_any_call_loses_an_answer_or_the_room_for_it(lane: str, afte
             if len(answered) == 3 and await world.is_at_rest() and len(world.outside.results()) == 3:
                 break
         await process.stop()
-        place = f"call {blow_at}, {fuse.names[-1]}"
+        place = fuse.place
         assert set(map(frozenset, world.outside.results().values())) == {frozenset({"answered"})}, place
         assert sorted(world.outside.arrived("/later")) == ["s0-0", "s1-1", "s2-2"], place
         assert await world.is_at_rest(), place
         assert await _room_left(world) == CAP, place
-        return fuse
 
-    counted = run_virtually(story(None))
+    (counted, _), *_ = crash_at_each(story, strikes, late=after)
     assert counted.calls > 30
-    for blow_at in strikes(counted):
-        run_virtually(story(blow_at))
 
 
 @pytest.mark.parametrize("repeats", [False, True], ids=["sent once", "sent again"])

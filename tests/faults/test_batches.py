@@ -20,9 +20,8 @@ from relay.domain.receiver import BatchPolicy, Receiver
 from relay.domain.timing import Timing
 from relay.log.port import Record
 from relay.state.rows import TAGS
-from tests.fakes.strikes import CRASHES, Fuse, Strikes
+from tests.fakes.strikes import CRASHES, Fuse, Strikes, crash_at_each
 from tests.fakes.surroundings import REFUSED, most_in
-from tests.fakes.virtual_time import run_virtually
 from tests.fakes.world import Process, World, message, receiver
 from workers.delivery import Delivery
 
@@ -294,32 +293,20 @@ EXPECTED = {(each, "r"): {"answered"} for each in in_order("a", 4) + in_order("b
 RECEIVERS = [batched(status=True)]
 
 
-def _counted() -> Fuse:
-    async def story() -> Fuse:
-        world, fuse = await _world(RECEIVERS), Fuse()
-        await world.run(fuse, 40)
-        assert world.outside.results() == EXPECTED
-        return fuse
-
-    return run_virtually(story())
-
-
 @pytest.mark.timeout(600)
 @CRASHES
 def test_no_crash_at_any_call_loses_doubles_or_reorders_a_message(late: bool, strikes: Strikes) -> None:
-    async def story(blow_at: int) -> None:
+    async def story(fuse: Fuse) -> None:
         world = await _world(RECEIVERS)
-        crashing = Fuse(blow_at, after=late)
-        await world.run(crashing, 40)
+        await world.run(fuse, 40)
         await world.run(Fuse(), 120, until=lambda: world.outside.results() == EXPECTED)
-        place = f"call {blow_at}, {crashing.names[-1]}"
+        place = fuse.place
         assert world.outside.results() == EXPECTED, place
         assert world.outside.arrived("/answer", "a") == in_order("a", 4), place
         assert world.outside.arrived("/answer", "b") == in_order("b", 2), place
         assert world.parked_copies() == [], place
 
-    for blow_at in strikes(_counted()):
-        run_virtually(story(blow_at))
+    crash_at_each(story, strikes, late=late)
 
 
 async def test_one_behind_a_message_that_is_parked_while_its_batch_begins_follows_it() -> None:

@@ -14,19 +14,17 @@ from relay.domain.identity import DeliveryId
 from relay.domain.replay_job import Selection
 from relay.domain.timing import Timing
 from tests.fakes.replaying import ReplayProcess, ReplayWorld
-from tests.fakes.strikes import CRASHES, CrashError, Fuse, Strikes
-from tests.fakes.virtual_time import run_virtually
+from tests.fakes.strikes import CRASHES, CrashError, Fuse, Strikes, crash_at_each
+from tests.fakes.virtual_time import until
 from tests.fakes.world import message
-from tests.faults.test_replays import ended, until
+from tests.faults.test_replays import ended
 
 LANES = pytest.mark.parametrize("lane", ["dedicated", "shared"])
 LONG_S = 900.0
 
 
 async def world_of(lane: str = "dedicated", **entry: Any) -> ReplayWorld:
-    world = await ReplayWorld().create()
-    await world.declare("r", lane=lane, **entry)
-    return world
+    return await ReplayWorld().create("r", lane=lane, **entry)
 
 
 async def send(world: ReplayWorld, numbers: Sequence[int], delay: float = LONG_S) -> None:
@@ -158,21 +156,14 @@ def test_a_crash_at_any_step_leaves_each_cancelled_or_sent(late: bool, strikes: 
                 accepted = await cancel(world, first, "a-1")
             await first.ended(20)
         await first.kill()
-        second = ReplayProcess(world)
-        await until(world.is_at_rest)
-        await second.stop()
+        await ReplayProcess(world).finish()
         arrived, reasons = world.outside.arrived("/answer"), world.outside.reasons()
         place = fuse.names[-1:]
         assert sorted(set(arrived) | set(reasons)) == ["a-1", "a-2", "a-3"], place
         assert not set(arrived) & set(reasons), place
         assert not (accepted and "a-1" in arrived), place
 
-    async def counted(fuse: Fuse) -> Fuse:
-        await story(fuse)
-        return fuse
-
-    for blow_at in strikes(run_virtually(counted(Fuse(None, after=late)))):
-        run_virtually(story(Fuse(blow_at, after=late)))
+    crash_at_each(story, strikes, late=late)
 
 
 @pytest.mark.parametrize("at", [0.0, 0.005, 0.011, 0.02, 0.05, 0.5])

@@ -1,5 +1,6 @@
 """Processes whose configuration differs: what one of them cannot use waits for one that can, and nothing is buried."""
 
+from functools import partial
 from typing import Any
 
 import pytest
@@ -11,10 +12,9 @@ from relay.domain.topics import SHARED
 from relay.log.partitioner import partition_of
 from tests.fakes.moving import FEW, SOURCES, MovingProcess, MovingWorld
 from tests.fakes.replaying import ReplayProcess, ReplayWorld
-from tests.fakes.strikes import CRASHES, STRIKES, Fuse, Strikes
-from tests.fakes.virtual_time import run_virtually
+from tests.fakes.strikes import CRASHES, STRIKES, Fuse, Strikes, crash_at_each
+from tests.fakes.virtual_time import run_virtually, until
 from tests.fakes.world import message
-from tests.faults.test_moves import until
 from tests.faults.test_replays import RebuildingProcess
 
 LANES = pytest.mark.parametrize("lane", ["dedicated", SHARED])
@@ -39,8 +39,7 @@ def test_without_the_secret_messages_wait_unparked_until_the_file_is_read_and_th
     """As between `relay receivers apply` and the moment when a process has read the file again."""
 
     async def story() -> None:
-        world = await MovingWorld().create()
-        await world.declare("r", lane=lane, **SIGNED | {"secret": SECRET["NAME"]})
+        world = await MovingWorld().create("r", lane=lane, **SIGNED | {"secret": SECRET["NAME"]})
         process = MovingProcess(world)
         await _send(world, 0)
         await process.ended(60)
@@ -51,8 +50,7 @@ def test_without_the_secret_messages_wait_unparked_until_the_file_is_read_and_th
         process.registry.learn(parse_receivers_file(yaml.safe_dump(entries), "test"))
         await process.ended(2)  # at once, not at the next look
         assert len(world.outside.arrived("/answer")) == MANY
-        await until(world.is_at_rest)
-        await process.stop()
+        await process.finish()
         _judge(world, MANY)
 
     run_virtually(story())
@@ -62,8 +60,7 @@ def test_without_the_secret_messages_wait_unparked_until_the_file_is_read_and_th
 @pytest.mark.parametrize("able_first", [True, False])
 def test_a_lane_is_served_by_the_process_that_can(able_first: bool, lane: str) -> None:
     async def story() -> None:
-        world = await MovingWorld().create()
-        await world.declare("r", lane=lane, **SIGNED)
+        world = await MovingWorld().create("r", lane=lane, **SIGNED)
         environs = [SECRET, {}] if able_first else [{}, SECRET]
         processes = []
         for environ in environs:
@@ -82,8 +79,7 @@ def test_a_partition_of_the_shared_lane_is_left_to_a_process_that_can_as_soon_as
     """Only the one that has the receiver's messages; and each process has as many as before."""
 
     async def story() -> None:
-        world = await MovingWorld().create()
-        await world.declare("other", lane=SHARED)
+        world = await MovingWorld().create("other", lane=SHARED)
         processes = {True: MovingProcess(world, environ=SECRET), False: MovingProcess(world)}
         await processes[True].ended(10)
         await world.declare("r", lane=SHARED, **SIGNED)
@@ -115,9 +111,7 @@ def test_what_waits_for_an_answer_is_asked_about_by_a_process_that_can(lane: str
         await first.stop(after=5)
         assert world.outside.arrived("/later") == ["a-0"]
         await MovingProcess(world).stop(after=2 * 3600)
-        last = MovingProcess(world, environ=SECRET)
-        await until(world.is_at_rest)
-        await last.stop()
+        await MovingProcess(world, environ=SECRET).finish()
         assert world.told.dead_letters.keys() <= {"answer_timeout"}  # its deadline is its own business
         assert world.outside.arrived("/later") == ["a-0"]
 
@@ -135,9 +129,7 @@ def test_a_result_waits_for_a_process_that_can_use_the_callback_s_settings() -> 
         assert len(world.outside.arrived("/answer")) == MANY
         assert world.outside.results() == {}
         await without.stop()
-        process = MovingProcess(world, environ=SECRET)
-        await until(world.is_at_rest)
-        await process.stop()
+        await MovingProcess(world, environ=SECRET).finish()
         _judge(world, MANY)
 
     run_virtually(story())
@@ -147,8 +139,7 @@ def test_a_result_that_waits_for_a_seat_ends_if_its_callback_is_removed() -> Non
     async def story() -> None:
         world = MovingWorld()
         world.seats = 1
-        await world.create()
-        await world.declare("r")
+        await world.create("r")
         await world.declare("s", "/slow")
         process = MovingProcess(world)
         await world.send(message(0, "a", "r"), message(1, "b", "s"))
@@ -157,38 +148,30 @@ def test_a_result_that_waits_for_a_seat_ends_if_its_callback_is_removed() -> Non
         assert sum(lane.seating for lane in process.lanes.pump.lanes()) == 1
         world.sources = {"a": {}, "b": SOURCES["*"]}
         await world.apply()
-        await until(world.is_at_rest)
-        await process.stop()
+        await process.finish()
         assert world.told.broken_lanes == []
         assert world.outside.results() == {("b-1", "s"): {"answered"}}
 
     run_virtually(story())
 
 
-async def _struck(fuse: Fuse, lane: str) -> MovingWorld:
-    world = await MovingWorld().create()
-    await world.declare("r", lane=lane, **SIGNED)
+async def _struck(lane: str, fuse: Fuse) -> None:
+    world = await MovingWorld().create("r", lane=lane, **SIGNED)
     await _send(world, 0, 3)
     await MovingProcess(world, fuse).stop(after=12)
-    process = MovingProcess(world, environ=SECRET)
-    await until(world.is_at_rest)
-    await process.stop()
-    return world
+    await MovingProcess(world, environ=SECRET).finish()
+    _judge(world, 3, fuse.place)
 
 
 @STRIKES
 @LANES
 def test_a_crash_while_it_waits_loses_nothing(lane: str, strikes: Strikes) -> None:
-    counted = Fuse()
-    run_virtually(_struck(counted, lane))
-    for blow_at in strikes(counted):
-        _judge(run_virtually(_struck(Fuse(blow_at), lane)), 3, f"call {blow_at}")
+    crash_at_each(partial(_struck, lane), strikes)
 
 
-async def _discarded(fuse: Fuse) -> ReplayWorld:
+async def _discarded(fuse: Fuse) -> None:
     """While no process can use the settings."""
-    world = await ReplayWorld().create()
-    await world.declare("r", lane=SHARED, **SIGNED)
+    world = await ReplayWorld().create("r", lane=SHARED, **SIGNED)
     await _send(world, 0, 3)
     without = await RebuildingProcess(world, fuse).run(12)
     if fuse.blown:
@@ -200,26 +183,19 @@ async def _discarded(fuse: Fuse) -> ReplayWorld:
         without = await RebuildingProcess(world).run(60)
     assert {letter.dead.reason for letter in world.letters()} == {"discarded"}, fuse.names[-1:]
     await without.stop()
-    process = ReplayProcess(world, environ=SECRET)
-    await until(world.is_at_rest)
-    await process.stop()
-    return world
+    await ReplayProcess(world, environ=SECRET).finish()
+    assert world.outside.arrived("/answer") == ["a-1", "a-2"], fuse.place
+    assert world.outside.reasons() == {"a-0": "discarded"}, fuse.place
 
 
 @CRASHES
 def test_a_discard_of_what_waits_for_settings_takes_effect_at_once(late: bool, strikes: Strikes) -> None:
-    counted = Fuse()
-    run_virtually(_discarded(counted))
-    for blow_at in strikes(counted):
-        world = run_virtually(_discarded(Fuse(blow_at, after=late)))
-        assert world.outside.arrived("/answer") == ["a-1", "a-2"], f"call {blow_at}"
-        assert world.outside.reasons() == {"a-0": "discarded"}, f"call {blow_at}"
+    crash_at_each(_discarded, strikes, late=late)
 
 
-async def _handed_over(fuse: Fuse) -> MovingWorld:
+async def _handed_over(fuse: Fuse) -> None:
     """One that has the partition, and cannot serve the receiver, leaves it to one that can."""
-    world = await MovingWorld().create()
-    await world.declare("other", lane=SHARED)
+    world = await MovingWorld().create("other", lane=SHARED)
     process = await MovingProcess(world, environ=SECRET).run(3)
     without = await MovingProcess(world, fuse).run(5)
     await world.declare("r", lane=SHARED, **SIGNED)
@@ -227,12 +203,9 @@ async def _handed_over(fuse: Fuse) -> MovingWorld:
     await until(world.is_at_rest)
     for each in (without, process):
         await each.stop()
-    return world
+    _judge(world, 3, fuse.place)
 
 
 @STRIKES
 def test_a_crash_while_a_shared_partition_is_left_to_another_process_loses_nothing(strikes: Strikes) -> None:
-    counted = Fuse()
-    run_virtually(_handed_over(counted))
-    for blow_at in strikes(counted):
-        _judge(run_virtually(_handed_over(Fuse(blow_at))), 3, f"call {blow_at}")
+    crash_at_each(_handed_over, strikes)

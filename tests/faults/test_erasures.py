@@ -10,10 +10,8 @@ from relay.domain.dead_letter import parse_dead_letter
 from relay.domain.hold import hold
 from tests.fakes.moving import MovingProcess, MovingWorld
 from tests.fakes.replaying import ReplayProcess, ReplayWorld
-from tests.fakes.strikes import STRIKES, FrozenBeforeOutcome, Fuse, Strikes
-from tests.fakes.virtual_time import run_virtually
+from tests.fakes.strikes import STRIKES, FrozenBeforeOutcome, Fuse, Strikes, crash_at_each
 from tests.fakes.world import message
-from tests.faults.test_moves import until
 from tests.faults.test_replays import ended
 
 SLOW: Final = {"base": 60, "factor": 1, "cap": 60, "max_attempts": 1000}
@@ -28,8 +26,7 @@ ERASED: Final = {"message": {"a-0"}, "source": {"a-0", "a-1", "a-2"}, "receiver"
 async def _story(fuse: Fuse, target: str) -> MovingWorld:
     """One message is parked, one is behind it, and one was not read yet; then all, or the first alone, are erased. The
     process that goes on then may die. One follows."""
-    world = await MovingWorld().create()
-    await world.declare("r", retry=SLOW, status_endpoint="http://r/answer/{message_id}")
+    world = await MovingWorld().create("r", retry=SLOW, status_endpoint="http://r/answer/{message_id}")
     await world.declare("other")
     world.outside.down = {"answer"}
     first = MovingProcess(world)
@@ -42,9 +39,7 @@ async def _story(fuse: Fuse, target: str) -> MovingWorld:
     await MovingProcess(world, fuse).stop(after=90)
     await asyncio.sleep(1)
     await world.send(message(3, "a", "r"), message(0, "b", "other"))
-    third = MovingProcess(world)
-    await until(world.is_at_rest)
-    await third.stop()
+    await MovingProcess(world).finish()
     return world
 
 
@@ -67,18 +62,13 @@ def _records(world: MovingWorld, at: Any) -> list[Any]:
     return list(world.broker[at].records)
 
 
-@pytest.mark.parametrize("target", TARGETS)
-def test_what_waits_is_discarded_and_its_order_goes_on(target: str) -> None:
-    _judge(run_virtually(_story(Fuse(), target)), target, "no fault")
-
-
 @STRIKES
 @pytest.mark.parametrize("target", TARGETS)
 def test_a_crash_on_the_way_neither_sends_nor_keeps_it(target: str, strikes: Strikes) -> None:
-    counted = Fuse()
-    run_virtually(_story(counted, target))
-    for blow_at in strikes(counted):
-        _judge(run_virtually(_story(Fuse(blow_at), target)), target, f"call {blow_at}")
+    async def story(fuse: Fuse) -> None:
+        _judge(await _story(fuse, target), target, fuse.place)
+
+    crash_at_each(story, strikes)
 
 
 async def test_it_ends_while_its_receiver_is_down_or_paused() -> None:
@@ -92,16 +82,14 @@ async def test_it_ends_while_its_receiver_is_down_or_paused() -> None:
     await world.state.hold("r:paused", hold("paused", world.clock.time(), "by hand"))
     assert len(world.parked_copies()) == 4
     await world.erase(source_id="a")
-    await until(world.is_at_rest)
-    await process.stop()
+    await process.finish()
     assert world.outside.reasons() == {f"a-{number}": "discarded" for number in range(4)}
 
 
 async def test_who_froze_before_and_wakes_up_afterwards_keeps_no_copy() -> None:
     """Its successor has ended the message without any call that fences it, and its own request has failed."""
     world, frost = MovingWorld(), FrozenBeforeOutcome()
-    await world.create()
-    await world.declare("r", "/fail", retry=SLOW, timeout=2)
+    await world.create("r", "/fail", retry=SLOW, timeout=2)
     await world.send(message(0, "a", "r"))
     first = MovingProcess(world, frost)
     await frost.frozen.wait()
@@ -118,15 +106,12 @@ async def test_who_froze_before_and_wakes_up_afterwards_keeps_no_copy() -> None:
 
 async def test_what_failed_where_it_was_not_known_yet_is_not_replayed() -> None:
     """The message was received before the erasure, and its dead letter is from after it."""
-    world = await ReplayWorld().create()
-    await world.declare("other")
+    world = await ReplayWorld().create("other")
     before = await world.registry()
     await world.send(message(0, "a", "r"))
     await world.erase(source_id="a")
     await asyncio.sleep(1)
-    first = ReplayProcess(world, deaf=before)
-    await until(world.is_at_rest)
-    await first.stop()
+    await ReplayProcess(world, deaf=before).finish()
     assert world.outside.reasons() == {"a-0": "unknown_receiver"}
     await world.declare("r")
     second = await ReplayProcess(world).ready()

@@ -14,7 +14,7 @@ from relay.domain.jwe import decrypt, key_text
 from relay.domain.receiver import Encryption, Receiver, SigningPolicy
 from relay.state.replies import answered
 from relay.state.rows import Stage, delivery_row
-from tests.fakes.strikes import CRASHES, Fuse, Strikes
+from tests.fakes.strikes import CRASHES, Fuse, Strikes, crash_at_each
 from tests.fakes.virtual_time import run_virtually
 from tests.fakes.world import World, message, receiver
 
@@ -138,31 +138,20 @@ def test_no_crash_at_any_call_loses_a_message(options: str, after: bool) -> None
         run_virtually(story(blow_at))
 
 
-async def _partly_routed(fuse: Fuse) -> World:
-    """A receiver that there is not, and one whose topic does not take the message."""
-    world = await World(PLAIN).create()
-    world.broker.limits = {world.topics.to_receiver("later"): 10}
-    await world.send(message(1, "a", "answers", "later", "unknown"))
-    await world.run(fuse, 20)
-    return world
-
-
 @CRASHES
 def test_no_crash_at_any_call_leaves_a_delivery_that_cannot_be_routed_unfinished(late: bool, strikes: Strikes) -> None:
+    """To a receiver that there is not, and to one whose topic does not take the message."""
     ends = {("a-1", "answers"): {"answered"}, ("a-1", "later"): {"failed"}, ("a-1", "unknown"): {"failed"}}
 
-    async def story(blow_at: int) -> None:
-        crashing = Fuse(blow_at, after=late)
-        world = await _partly_routed(crashing)
+    async def story(fuse: Fuse) -> None:
+        world = await World(PLAIN).create()
+        world.broker.limits = {world.topics.to_receiver("later"): 10}
+        await world.send(message(1, "a", "answers", "later", "unknown"))
+        await world.run(fuse, 20)
         await world.run(Fuse(), 60, until=lambda: world.outside.results() == ends)
-        place = f"call {blow_at}, {crashing.names[-1]}"
+        place = fuse.place
         assert world.outside.results() == ends, place
         rows = [delivery_row(DeliveryId(name, "a", "a-1")) for name in ("later", "unknown")]
         assert [row.stage for row in await answered(world.state.peek(rows))] == [Stage.FAILED] * 2, place
 
-    async def counted() -> Fuse:
-        await _partly_routed(fuse := Fuse())
-        return fuse
-
-    for blow_at in strikes(run_virtually(counted())):
-        run_virtually(story(blow_at))
+    crash_at_each(story, strikes, late=late)

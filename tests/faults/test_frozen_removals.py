@@ -12,9 +12,9 @@ from tests.fakes.log import MemoryLog
 from tests.fakes.replaying import ReplayProcess, ReplayWorld
 from tests.fakes.strikes import CRASHES, Frost, Fuse, Fused, Strikes
 from tests.fakes.surroundings import REFUSED
-from tests.fakes.virtual_time import run_virtually
+from tests.fakes.virtual_time import run_virtually, until
 from tests.fakes.world import message
-from tests.faults.test_replays import RebuildingProcess, until
+from tests.faults.test_replays import RebuildingProcess
 
 PARKS: dict[str, Any] = {"base": 20, "factor": 1, "cap": 20, "max_attempts": 2}
 
@@ -31,8 +31,7 @@ class FirstLife(Fuse):
 
 async def _world() -> ReplayWorld:
     """Its one message is refused, parked, and refused for the last time."""
-    world = await ReplayWorld(settings=Settings(receivers_file="none", hold_max=5.0)).create()
-    await world.declare("r", retry=PARKS)
+    world = await ReplayWorld(settings=Settings(receivers_file="none", hold_max=5.0)).create("r", retry=PARKS)
     world.outside.troubles["a-0"] = [REFUSED] * 2
     await world.send(message(0, "a", "r"))
     return world
@@ -40,9 +39,7 @@ async def _world() -> ReplayWorld:
 
 async def calls_of_the_first_life() -> FirstLife:
     world, fuse = await _world(), FirstLife()
-    process = ReplayProcess(world, fuse)
-    await until(world.is_at_rest)
-    await process.stop()
+    await ReplayProcess(world, fuse).finish()
     return fuse
 
 

@@ -5,7 +5,7 @@ import asyncio
 import pytest
 
 from relay.engine.runner import FENCED_S
-from tests.fakes.strikes import STRIKES, Frost, Fuse, Strikes
+from tests.fakes.strikes import STRIKES, Frost, Fuse, Strikes, crash_at_each
 from tests.fakes.virtual_time import run_virtually
 from tests.fakes.world import Process, World, message, receiver
 
@@ -129,23 +129,18 @@ def test_an_owner_of_before_that_thaws_fences_nobody() -> None:
     assert not world.uncommitted()
 
 
-async def _crashing(blow_at: int | None) -> tuple[World, Fuse]:
+async def _crashing(fuse: Fuse) -> None:
     world = await _world("/answer")
     _count_anew(world, offsets=True)
     await world.send(*(message(number, "a", "r") for number in (3, 4)))
-    fuse = Fuse(blow_at)
     await world.run(fuse, 2 * AGAIN_S, until=lambda: len(world.outside.results()) == 5)
     if fuse.blown:
         await world.run(Fuse(), 8 * AGAIN_S, until=lambda: len(world.outside.results()) == 5)
-    return world, fuse
+    assert world.outside.arrived("/answer") == [f"a-{number}" for number in range(5)], fuse.place
+    assert not world.uncommitted(), fuse.place
 
 
 @STRIKES
 def test_a_crash_on_the_way_loses_and_doubles_nothing(strikes: Strikes) -> None:
-    _, passed = run_virtually(_crashing(None))
+    (passed, _), *_ = crash_at_each(_crashing, strikes)
     assert {"state.epochs", "consumer.confirm", "state.begin_anew"} <= set(passed.names)
-    for blow_at in strikes(passed):
-        world, fuse = run_virtually(_crashing(blow_at))
-        place = f"call {blow_at}, {fuse.names[-1]}"
-        assert world.outside.arrived("/answer") == [f"a-{number}" for number in range(5)], place
-        assert not world.uncommitted(), place

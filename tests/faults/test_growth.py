@@ -12,16 +12,16 @@ from relay.watch.lane_migration import LaneMigration
 from tests.fakes.log import MemoryLog
 from tests.fakes.moving import MovingProcess, MovingWorld
 from tests.fakes.state import MemoryState
+from tests.fakes.virtual_time import until
 from tests.fakes.world import message
-from tests.faults.test_moves import ASKED, all_over, until
+from tests.faults.test_moves import ASKED, all_over
 
 ROOM = 3
 FEW = Settings(receivers_file="none", hold_max=5.0, parked_per_receiver=4 * ROOM)
 
 
 async def test_its_messages_are_spread_over_all_partitions_in_the_end() -> None:
-    world = await MovingWorld().create()
-    await world.declare("r", **ASKED)
+    world = await MovingWorld().create("r", **ASKED)
     process = MovingProcess(world)
     await world.send(message(0, "a", "r"))
     await process.ended(5)
@@ -40,8 +40,7 @@ async def test_its_messages_are_spread_over_all_partitions_in_the_end() -> None:
 
 async def test_a_backlog_that_would_not_fit_elsewhere_is_worked_off_first() -> None:
     """What gathers in the shared lane would end as `backlog_full` there; a lane of its own keeps it in the log."""
-    world = await MovingWorld(settings=FEW).create()
-    await world.declare("r", **ASKED)
+    world = await MovingWorld(settings=FEW).create("r", **ASKED)
     process = MovingProcess(world)
     world.outside.down = {"answer"}
     count = 8 * ROOM
@@ -64,8 +63,7 @@ async def test_a_backlog_that_would_not_fit_elsewhere_is_worked_off_first() -> N
 async def test_answers_that_are_owed_keep_their_topic_until_they_have_come() -> None:
     """No consumer reads the topics when they grow, so that every later one knows all partitions."""
     later: dict[str, Any] = {"status_endpoint": "http://r/later/{message_id}", "poll": {"base": 60, "cap": 60}}
-    world = await MovingWorld().create()
-    await world.declare("r", "/later", **later)
+    world = await MovingWorld().create("r", "/later", **later)
     process = MovingProcess(world)
     await world.send(message(0, "a", "r"))
     await process.ended(5)

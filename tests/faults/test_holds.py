@@ -18,7 +18,7 @@ from relay.domain.topics import SHARED
 from relay.engine.holding import Holding
 from relay.log.port import Coordinate, NewRecord, Record, TopicPartition
 from tests.fakes.log import MemoryLog
-from tests.fakes.strikes import CRASHES, NEVER, Frost, Fuse, Fused, Strikes, each_call
+from tests.fakes.strikes import CRASHES, NEVER, Frost, Fuse, Fused, Strikes, crash_at_each, each_call
 from tests.fakes.virtual_time import run_virtually
 from tests.fakes.world import Process, World, message, receiver
 
@@ -47,13 +47,12 @@ def test_no_crash_around_a_410_lets_the_next_message_through(restarted: bool, la
     """Once the message that heard it has ended, or the log says so, nothing more is sent, although the state lost all
     it knew: at once, or after another process had gone on with it."""
 
-    async def story(blow_at: int | None) -> Fuse:
+    async def story(fuse: Fuse) -> None:
         world = await _world(receiver("r", "/answer", status=True))
         world.outside.troubles["a-0"] = [GONE]
         await world.send(message(0, "a", "r"))
-        crashing = Fuse(blow_at, after=late)
-        await world.run(crashing, 5)
-        place = f"call {blow_at} {crashing.names[-1]}"
+        await world.run(fuse, 5)
+        place = fuse.place
         if restarted:
             await world.run(Fuse(), 60)
         gone = (_has_ended(world) and not world.outside.arrived("/answer")) or _on_log(world) != []
@@ -65,10 +64,8 @@ def test_no_crash_around_a_410_lets_the_next_message_through(restarted: bool, la
         if gone:
             assert held is not None, place
             assert held.reason == "gone", place
-        return crashing
 
-    for blow_at in strikes(run_virtually(story(None))):
-        run_virtually(story(blow_at))
+    crash_at_each(story, strikes, late=late)
 
 
 def _has_ended(world: World) -> bool:

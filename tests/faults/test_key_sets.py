@@ -14,7 +14,7 @@ from relay.domain.identity import DeliveryId
 from relay.domain.jwe import decrypt
 from relay.domain.receiver import Encryption
 from tests.fakes.replaying import ReplayProcess, ReplayWorld
-from tests.fakes.strikes import CRASHES, Fuse, Strikes
+from tests.fakes.strikes import CRASHES, Fuse, Strikes, crash_at_each
 from tests.fakes.surroundings import Surroundings
 from tests.fakes.virtual_time import run_virtually
 from tests.fakes.world import Process, World, message, receiver
@@ -42,7 +42,7 @@ class Publishing(Surroundings):
         return found
 
 
-async def _story(fuse: Fuse) -> Publishing:
+async def _story(fuse: Fuse) -> None:
     """Two messages come before there is a key set, and two after it has been replaced. The process that goes on then,
     each time, may die."""
     encrypted = replace(receiver("r", "/answer", status=True, timeout=2.0), encrypt=Encryption((), "http://r/keys"))
@@ -60,14 +60,10 @@ async def _story(fuse: Fuse) -> Publishing:
     await world.run(fuse, 12)
     await world.send(message(3, "a", "r"))
     await world.run(Fuse(), 30)
-    assert await world.is_at_rest()
-    return outside
-
-
-def _judge(outside: Publishing, place: object) -> None:
-    assert outside.arrived("/answer") == [f"a-{number}" for number in range(4)], place
+    assert await world.is_at_rest(), fuse.place
+    assert outside.arrived("/answer") == [f"a-{number}" for number in range(4)], fuse.place
     for (_, headers, body), kid in zip(_deliveries(outside), ("old", "old", "new", "new"), strict=True):
-        assert json.loads(decrypt([PRIVATE[kid]], body)[0])["n"] == int(headers["ce-id"][-1]), place
+        assert json.loads(decrypt([PRIVATE[kid]], body)[0])["n"] == int(headers["ce-id"][-1]), fuse.place
 
 
 def _deliveries(outside: Publishing) -> list[tuple[str, dict[str, str], bytes]]:
@@ -76,14 +72,7 @@ def _deliveries(outside: Publishing) -> list[tuple[str, dict[str, str], bytes]]:
 
 @CRASHES
 def test_a_crash_at_each_step_sends_nothing_in_plain_text_and_all_once(late: bool, strikes: Strikes) -> None:
-    async def counted() -> Fuse:
-        fuse = Fuse(None, after=late)
-        _judge(await _story(fuse), "no crash")
-        return fuse
-
-    for blow_at in strikes(run_virtually(counted())):
-        fuse = Fuse(blow_at, after=late)
-        _judge(run_virtually(_story(fuse)), fuse.names[-1:])
+    crash_at_each(_story, strikes, late=late)
 
 
 @pytest.mark.parametrize(("away_s", "arrives"), [(FRESH_S + 60, True), (USABLE_S + 60, False)])
@@ -113,8 +102,7 @@ def test_a_set_that_cannot_be_fetched_again_is_used_for_an_hour(away_s: float, a
 async def test_what_waits_for_a_key_set_can_be_discarded(lane: str) -> None:
     world, outside = ReplayWorld(), Publishing()
     world.outside = outside
-    await world.create()
-    await world.declare("r", lane=lane, encrypt={"jwks_url": "http://r/keys"})
+    await world.create("r", lane=lane, encrypt={"jwks_url": "http://r/keys"})
     await world.send(message(0, "a", "r"), message(1, "a", "r"))
     process = await ReplayProcess(world).run(12)
     delivery = DeliveryId("r", "a", "a-0")

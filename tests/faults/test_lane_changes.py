@@ -89,8 +89,7 @@ async def _until(process: Process, seen: Callable[[], Awaitable[bool]], seconds:
 
 @pytest.mark.parametrize(("before", "after"), [("dedicated", "shared"), ("shared", "dedicated")])
 async def test_what_is_parked_in_the_old_lane_comes_before_what_the_new_one_gets(before: str, after: str) -> None:
-    world = await MovingWorld().create()
-    await world.declare("r", status_endpoint="http://r/answer/{message_id}", lane=before, retry=SLOW)
+    world = await MovingWorld().create("r", status_endpoint="http://r/answer/{message_id}", lane=before, retry=SLOW)
     process = MovingProcess(world)
     world.outside.down = {"answer"}
     await world.send(*(message(number, "a", "r") for number in range(3)))

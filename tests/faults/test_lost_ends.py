@@ -9,9 +9,8 @@ import pytest
 from relay.config.settings import Settings
 from relay.domain.dead_letter import parse_dead_letter
 from relay.log.port import Coordinate, Record
-from tests.fakes.strikes import CRASHES, Fuse, Strikes
+from tests.fakes.strikes import CRASHES, Fuse, Strikes, crash_at_each
 from tests.fakes.surroundings import REFUSED
-from tests.fakes.virtual_time import run_virtually
 from tests.fakes.world import Process, World, message, receiver
 
 HELD = Settings(receivers_file="none", hold_max=5.0)
@@ -120,22 +119,15 @@ async def test_what_a_failed_over_state_still_has_parked_is_over_if_its_copy_was
 
 @CRASHES
 def test_no_crash_makes_a_lost_copy_vanish(late: bool, strikes: Strikes) -> None:
-    async def story(fuse: Fuse, seconds: float) -> World:
+    async def story(fuse: Fuse) -> None:
         world = await with_one_parked()
         cut(world, world.topics.parked_messages, 0)
-        await world.run(fuse, seconds, until=lambda: len(lost_letters(world)) == 2)
-        return world
-
-    async def crashed(blow_at: int) -> None:
-        world = await story(Fuse(blow_at, after=late), 300)
+        await world.run(fuse, 300, until=lambda: len(lost_letters(world)) == 2)
         await world.run(Fuse(), 300, until=lambda: len(lost_letters(world)) >= 2)
-        assert len({parse_dead_letter(each.headers).detail for each in lost_letters(world)}) == 2, blow_at
-        assert await world.is_at_rest(), blow_at
+        assert len({parse_dead_letter(each.headers).detail for each in lost_letters(world)}) == 2, fuse.place
+        assert await world.is_at_rest(), fuse.place
 
-    counted = Fuse()
-    run_virtually(story(counted, 300))
-    for blow_at in strikes(counted):
-        run_virtually(crashed(blow_at))
+    crash_at_each(story, strikes, late=late)
 
 
 async def test_a_senders_transaction_counts_once_it_is_committed() -> None:

@@ -16,10 +16,9 @@ from relay.state.rows import TAGS, Result, delivery_row
 from tests.fakes.replaying import ReplayProcess, ReplayWorld
 from tests.fakes.strikes import Fuse
 from tests.fakes.surroundings import REFUSED, Surroundings
-from tests.fakes.virtual_time import run_virtually
+from tests.fakes.virtual_time import run_virtually, until
 from tests.fakes.world import Process, World, message, receiver
 from tests.faults.simulation.outside import Mishap, Wire
-from tests.faults.test_moves import until
 
 COUNT = 3
 
@@ -124,8 +123,7 @@ def test_a_failure_waits_for_an_attempt_that_may_still_arrive(end: str, dies: fl
         world = ReplayWorld()
         world.outside = wire = Wire()
         wire.mishaps["a-0"] = deque([Mishap("late", 6.0), Mishap("dropped", response=REFUSED)])
-        await world.create()
-        await world.declare("r", timeout=2, **{"retry": {"base": 60, "max_attempts": 9}} | ENDS[end])
+        await world.create("r", timeout=2, **{"retry": {"base": 60, "max_attempts": 9}} | ENDS[end])
         process = ReplayProcess(world)
         await world.send(message(0, "b", "r"))
         await until(world.is_at_rest)
@@ -140,8 +138,7 @@ def test_a_failure_waits_for_an_attempt_that_may_still_arrive(end: str, dies: fl
         elif end == "discarded":
             delivery = DeliveryId("r", "a", "a-0")
             assert await process.replay_service.discard_waiting(delivery, await world.row(*delivery))
-        await until(world.is_at_rest)
-        await process.stop()
+        await process.finish()
         assert wire.arrived("/answer", "a") == ["a-0", "a-1"]
         assert wire.reasons() == {"a-0": {"erased": "discarded", "refused": "exhausted"}.get(end, end)}
 

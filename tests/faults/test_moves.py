@@ -5,7 +5,6 @@ its calls in turn, freezes, or is one of two. Each message arrives once, in orde
 """
 
 import asyncio
-from collections.abc import Awaitable, Callable
 from typing import Any, cast
 
 import pytest
@@ -24,8 +23,8 @@ from relay.watch.lane_migration import MARK_AGAIN_S, LaneMigration
 from tests.fakes.log import MemoryLog
 from tests.fakes.moving import MovingProcess, MovingWorld
 from tests.fakes.state import MemoryState
-from tests.fakes.strikes import CRASHES, Frost, Fuse, Loss, Strikes
-from tests.fakes.virtual_time import VirtualLoop, run_virtually
+from tests.fakes.strikes import CRASHES, Frost, Fuse, Loss, Strikes, crash_at_each
+from tests.fakes.virtual_time import VirtualLoop, run_virtually, until
 from tests.fakes.world import message
 
 SLOW = {"base": 6, "factor": 1, "cap": 6, "max_attempts": 1000}
@@ -48,14 +47,6 @@ MOVES = [
 ]
 
 
-async def until(seen: Callable[[], Awaitable[bool]], seconds: float = 900.0) -> None:
-    for _ in range(int(seconds)):
-        if await seen():
-            return
-        await asyncio.sleep(1)
-    raise AssertionError("it never came")
-
-
 async def settled(world: MovingWorld) -> bool:
     return not await awaited(await world.client(), world.topics)
 
@@ -65,9 +56,7 @@ async def all_over(world: MovingWorld) -> bool:
 
 
 async def opened(before: Entry) -> MovingWorld:
-    world = await MovingWorld().create()
-    await world.declare("r", **before, **ASKED)
-    return world
+    return await MovingWorld().create("r", **before, **ASKED)
 
 
 async def send(world: MovingWorld, *numbers: int) -> None:
@@ -109,22 +98,15 @@ async def story(before: Entry, after: Entry, fuse: Fuse) -> MovingWorld:
     return world
 
 
-@pytest.mark.parametrize(("before", "after"), MOVES)
-def test_without_a_fault_each_message_arrives_once_in_order(before: Entry, after: Entry) -> None:
-    judge(run_virtually(story(before, after, Fuse())), "no fault")
-
-
 @CRASHES
 @pytest.mark.parametrize(("before", "after"), MOVES)
 def test_no_crash_at_any_call_loses_doubles_or_overtakes(
     before: Entry, after: Entry, late: bool, strikes: Strikes
 ) -> None:
-    counted = Fuse()
-    run_virtually(story(before, after, counted))
-    for blow_at in strikes(counted):
-        fuse = Fuse(blow_at, after=late)
-        world = run_virtually(story(before, after, fuse))
-        judge(world, f"call {blow_at}, {fuse.names[min(blow_at, len(fuse.names)) - 1]}")
+    async def judged(fuse: Fuse) -> None:
+        judge(await story(before, after, fuse), fuse.place)
+
+    crash_at_each(judged, strikes, late=late)
 
 
 @pytest.mark.parametrize(("before", "after"), MOVES)
@@ -431,8 +413,9 @@ async def test_a_marker_that_said_nothing_to_whoever_read_it_is_put_there_again(
 
 async def test_a_lane_of_its_own_that_still_has_to_wait_counts_as_served() -> None:
     """No consumer reads it before the shared lane has finished; operators need not start anything."""
-    world = await MovingWorld().create()
-    await world.declare("r", lane="shared", retry={"base": 60, "factor": 1, "cap": 60, "max_attempts": 1000})
+    world = await MovingWorld().create(
+        "r", lane="shared", retry={"base": 60, "factor": 1, "cap": 60, "max_attempts": 1000}
+    )
     world.outside.down.add("answer")
     await world.send(message(0, "a", "r"))
     process = await MovingProcess(world).run(10)

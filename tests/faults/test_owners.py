@@ -48,7 +48,7 @@ async def _zombie(freeze_at: int, *, after: bool, status: bool) -> tuple[World, 
     frost.thaw.set()
     await first.ended(20)
     await asyncio.gather(first.stop(), second.stop())
-    return world, f"call {freeze_at}, {frost.names[min(freeze_at, len(frost.names)) - 1]}"
+    return world, frost.place
 
 
 async def _counted() -> Fuse:

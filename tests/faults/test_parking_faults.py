@@ -21,7 +21,7 @@ from relay.state.port import Lane
 from relay.state.replies import answered, of
 from relay.state.rows import ParkedLife, delivery_row
 from tests.fakes.log import MemoryBroker, MemoryLog
-from tests.fakes.strikes import CRASHES, STRIKES, Frost, Fuse, Loss, Strikes
+from tests.fakes.strikes import CRASHES, STRIKES, Frost, Fuse, Loss, Strikes, crash_at_each
 from tests.fakes.surroundings import REFUSED
 from tests.fakes.virtual_time import run_virtually
 from tests.fakes.world import Process, World, message, receiver
@@ -68,15 +68,13 @@ def test_without_a_fault() -> None:
 
 @CRASHES
 def test_no_crash_at_any_call_loses_a_parked_message_or_its_place(late: bool, strikes: Strikes) -> None:
-    async def story(blow_at: int) -> None:
+    async def story(fuse: Fuse) -> None:
         world = await _world()
-        crashing = Fuse(blow_at, after=late)
-        await world.run(crashing, 40)
+        await world.run(fuse, 40, until=_complete(world))
         await world.run(Fuse(), 200, until=_complete(world))
-        await _nothing_is_wrong(world, f"call {blow_at}, {crashing.names[-1]}")
+        await _nothing_is_wrong(world, fuse.place)
 
-    for blow_at in strikes(run_virtually(_counted())):
-        run_virtually(story(blow_at))
+    crash_at_each(story, strikes, late=late)
 
 
 @STRIKES
@@ -87,7 +85,7 @@ def test_no_loss_of_state_before_any_call_loses_a_message_or_its_place(strikes: 
         world = await _world()
         losing = Loss(lose_at, world.state.lose)
         await world.run(losing, 200, until=_complete(world))
-        await _nothing_is_wrong(world, f"call {lose_at}, {losing.names[lose_at - 1]}")
+        await _nothing_is_wrong(world, losing.place)
 
     for lose_at in strikes(run_virtually(_counted())):
         run_virtually(story(lose_at))
@@ -95,16 +93,14 @@ def test_no_loss_of_state_before_any_call_loses_a_message_or_its_place(strikes: 
 
 @STRIKES
 def test_no_crash_together_with_a_loss_of_state_loses_a_message(strikes: Strikes) -> None:
-    async def story(blow_at: int) -> None:
+    async def story(fuse: Fuse) -> None:
         world = await _world()
-        crashing = Fuse(blow_at, after=True)
-        await world.run(crashing, 40)
+        await world.run(fuse, 40, until=_complete(world))
         world.state.lose()
         await world.run(Fuse(), 200, until=_complete(world))
-        await _nothing_is_wrong(world, f"call {blow_at}, {crashing.names[-1]}")
+        await _nothing_is_wrong(world, fuse.place)
 
-    for blow_at in strikes(run_virtually(_counted())):
-        run_virtually(story(blow_at))
+    crash_at_each(story, strikes, late=True)
 
 
 @pytest.mark.parametrize("after", [False, True], ids=["call_fails", "reply_is_lost"])
@@ -119,7 +115,7 @@ def test_no_crash_during_the_recovery_of_a_lost_state_loses_a_parked_message_or_
         crashing = Fuse(blow_at, after=after)
         await world.run(crashing, 1)
         await world.run(Fuse(), 200, until=_complete(world))
-        await _nothing_is_wrong(world, f"call {blow_at}, {crashing.names[-1]}")
+        await _nothing_is_wrong(world, crashing.place)
         return crashing
 
     blow_at = 0
@@ -292,7 +288,7 @@ def test_a_zombie_leaves_no_copy_of_a_delivery_that_its_successor_has_finished(l
         frost.thaw.set()
         await first.ended(20)
         await asyncio.gather(first.stop(), second.stop())
-        await _nothing_is_wrong(world, f"call {freeze_at}, {frost.names[-1]}")
+        await _nothing_is_wrong(world, frost.place)
 
     for freeze_at in strikes(run_virtually(_counted())):
         run_virtually(story(freeze_at))

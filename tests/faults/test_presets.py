@@ -17,9 +17,8 @@ from relay.domain.exchange import Exchange, Request, Response
 from relay.domain.message import Message
 from relay.domain.receiver import Receiver
 from relay.sink.emulators import EMULATORS, Emulator
-from tests.fakes.strikes import STRIKES, Fuse, Strikes
+from tests.fakes.strikes import STRIKES, Fuse, Strikes, crash_at_each
 from tests.fakes.surroundings import Surroundings
-from tests.fakes.virtual_time import run_virtually
 from tests.fakes.world import World
 
 PAYLOAD: Final = json.dumps({"ref": "refs/heads/main", "after": "a" * 40}).encode()
@@ -76,34 +75,23 @@ async def _world(name: str) -> tuple[World, Cis]:
     return world, cis
 
 
-def _counted(name: str) -> Fuse:
-    async def story() -> Fuse:
-        (world, cis), fuse = await _world(name), Fuse()
-        await world.run(fuse, 200, until=lambda: bool(cis.results()))
-        assert cis.results() == {("a-1", name): {"answered"}}
-        assert cis.builds() == {name: 1}
-        return fuse
-
-    return run_virtually(story())
-
-
 @STRIKES
 @pytest.mark.parametrize(("name", "after"), [*((name, True) for name in EMULATORS), ("jenkins", False)])
 def test_no_crash_at_any_call_loses_a_build(name: str, after: bool, strikes: Strikes) -> None:
     """`after`: the call is made, and its reply is lost; otherwise it is not made."""
 
-    async def story(blow_at: int) -> int:
+    async def story(fuse: Fuse) -> int:
         world, cis = await _world(name)
-        crashing = Fuse(blow_at, after=after)
-        await world.run(crashing, 60)
+        await world.run(fuse, 200, until=lambda: bool(cis.results()))
         await world.run(Fuse(), 400, until=lambda: bool(cis.results()))
-        place = f"call {blow_at}, {crashing.names[-1]}"
+        place = fuse.place
         assert cis.results() == {("a-1", name): {"answered"}}, place
         (_, _, body), *_ = [post for post in cis.posts if post[0] == "/callback"]
         assert json.loads(body)["state"] == "success", place
         return cis.builds()[name]
 
-    builds = [run_virtually(story(blow_at)) for blow_at in strikes(_counted(name))]
+    without, *builds = [count for _, count in crash_at_each(story, strikes, late=after)]
+    assert without == 1
     # Jenkins finds the item that still waits with the same parameters
     assert set(builds) <= ({1} if name == "jenkins" else {1, 2})
     assert builds.count(2) <= 2, builds  # the POST, and the outcome that is written after it

@@ -6,8 +6,7 @@ from dataclasses import replace
 from relay.config.settings import Settings
 from relay.domain.exchange import NoResponse
 from relay.domain.receiver import BreakerPolicy, Endpoint, Source
-from tests.fakes.strikes import CRASHES, Fuse, Strikes
-from tests.fakes.virtual_time import run_virtually
+from tests.fakes.strikes import CRASHES, Fuse, Strikes, crash_at_each
 from tests.fakes.world import Process, World, message, receiver
 
 CALLBACK = Endpoint("http://sender/callback")
@@ -134,28 +133,17 @@ async def test_so_it_does_after_a_crash_until_the_progress_cannot_arrive_any_mor
     assert await world.is_at_rest()
 
 
-def _counted() -> Fuse:
-    async def story() -> Fuse:
-        world, fuse = await _world(), Fuse()
-        await world.run(fuse, 40)
-        return fuse
-
-    return run_virtually(story())
-
-
 @CRASHES
 def test_no_crash_at_any_call_puts_progress_behind_the_result(late: bool, strikes: Strikes) -> None:
-    async def story(blow_at: int) -> None:
+    async def story(fuse: Fuse) -> None:
         world = await _world()
-        crashing = Fuse(blow_at, after=late)
-        await world.run(crashing, 40)
+        await world.run(fuse, 40)
         await world.run(Fuse(), 120, until=lambda: last(world) == EXPECTED)
-        place = f"call {blow_at}, {crashing.names[-1]}"
+        place = fuse.place
         assert last(world) == EXPECTED, place
         order = [ORDER.index(outcome) for outcome in heard(world)["a-2", "later"]]
         assert order == sorted(order), place
         assert sorted(world.outside.arrived("/answer")) == ["a-1"], place
         assert world.outside.arrived("/later") == ["a-2"], place
 
-    for blow_at in strikes(_counted()):
-        run_virtually(story(blow_at))
+    crash_at_each(story, strikes, late=late)

@@ -23,7 +23,7 @@ from relay.state.port import FailedEntry
 from relay.state.replies import answered
 from relay.state.rows import Mark, MessageRow, Row, Stage, delivery_row
 from tests.fakes.log import MemoryBroker, MemoryLog
-from tests.fakes.strikes import STRIKES, Fuse, Loss, Strikes
+from tests.fakes.strikes import STRIKES, Fuse, Loss, Strikes, crash_at_each
 from tests.fakes.surroundings import REFUSED
 from tests.fakes.virtual_time import run_virtually
 from tests.fakes.world import Process, World, message, receiver
@@ -338,11 +338,10 @@ async def _counted() -> Fuse:
 
 @STRIKES
 def test_no_crash_before_a_loss_and_its_rebuilding_loses_or_doubles_a_message(strikes: Strikes) -> None:
-    async def story(blow_at: int) -> None:
+    async def story(fuse: Fuse) -> None:
         world = await _young()
-        crashing = Fuse(blow_at, after=True)
-        await world.run(crashing, 40)
-        place = f"call {blow_at}, {crashing.names[-1]}"
+        await world.run(fuse, 40, until=_complete(world))
+        place = fuse.place
         world.state.lose()
         await recover(world)
         await rebuild(world)
@@ -353,8 +352,7 @@ def test_no_crash_before_a_loss_and_its_rebuilding_loses_or_doubles_a_message(st
         assert world.parked_copies() == [], place
         assert not world.uncommitted(), place
 
-    for blow_at in strikes(run_virtually(_counted())):
-        run_virtually(story(blow_at))
+    crash_at_each(story, strikes, late=True)
 
 
 @STRIKES
@@ -371,7 +369,7 @@ def test_rebuilding_beside_a_working_relay_loses_and_doubles_nothing(strikes: St
         while world.clock.monotonic() < end and not (_complete(world)() and await world.is_at_rest()):
             await process.ended(1.0)
         await process.stop()
-        place = f"call {lose_at}, {losing.names[lose_at - 1]}"
+        place = losing.place
         assert world.outside.results() == ENDS, place
         _once_each(world, place)
 

@@ -2,6 +2,7 @@
 behind, and the receiver may be added again at any time."""
 
 import asyncio
+from functools import partial
 from typing import Any
 
 import pytest
@@ -23,11 +24,10 @@ from relay.watch.lane_migration import LaneMigration
 from tests.fakes.moving import MovingProcess, MovingWorld
 from tests.fakes.replaying import ReplayProcess, ReplayWorld
 from tests.fakes.state import MemoryState
-from tests.fakes.strikes import STRIKES, Fuse, Fused, Strikes
+from tests.fakes.strikes import STRIKES, Fuse, Fused, Strikes, crash_at_each
 from tests.fakes.surroundings import Surroundings
-from tests.fakes.virtual_time import run_virtually
+from tests.fakes.virtual_time import run_virtually, until
 from tests.fakes.world import message
-from tests.faults.test_moves import until
 from tests.faults.test_replays import ended
 from tests.log_reads import newest
 
@@ -49,8 +49,7 @@ async def _story(fuse: Fuse, lane: str) -> MovingWorld:
 
     The process that goes on then may die.
     """
-    world = await MovingWorld().create()
-    await world.declare("r", "/later", lane=lane, **LATER)
+    world = await MovingWorld().create("r", "/later", lane=lane, **LATER)
     await world.declare("other", lane=lane)
     first = MovingProcess(world)
     await world.send(message(0, "a", "r"), message(0, "b", "other"))
@@ -92,10 +91,10 @@ def test_what_was_posted_keeps_its_wait_and_the_rest_ends_as_unknown(lane: str) 
 @STRIKES
 @pytest.mark.parametrize("lane", ["dedicated", SHARED])
 def test_a_crash_on_the_way_leaves_nothing_behind(lane: str, strikes: Strikes) -> None:
-    counted = Fuse()
-    run_virtually(_story(counted, lane))
-    for blow_at in strikes(counted):
-        _judge(run_virtually(_story(Fuse(blow_at), lane)), f"call {blow_at}")
+    async def story(fuse: Fuse) -> None:
+        _judge(await _story(fuse, lane), fuse.place)
+
+    crash_at_each(story, strikes)
 
 
 @pytest.mark.parametrize(
@@ -104,8 +103,7 @@ def test_a_crash_on_the_way_leaves_nothing_behind(lane: str, strikes: Strikes) -
     ids=["secret", "URL"],
 )
 async def test_one_whose_settings_nobody_knows_any_more_leaves_nothing_behind(entry: dict[str, Any]) -> None:
-    world = await MovingWorld().create()
-    await world.declare("r", **entry)
+    world = await MovingWorld().create("r", **entry)
     await world.declare("other")
     process = MovingProcess(world)
     await world.send(message(0, "a", "r"))
@@ -119,8 +117,7 @@ async def test_one_whose_settings_nobody_knows_any_more_leaves_nothing_behind(en
 
 @pytest.mark.parametrize("wait", [True, False], ids=["after it has left", "while something is left"])
 async def test_removed_and_added_again_it_gets_what_comes_then(wait: bool) -> None:
-    world = await MovingWorld().create()
-    await world.declare("r", "/answer", retry=SLOW)
+    world = await MovingWorld().create("r", "/answer", retry=SLOW)
     await world.declare("other")
     process = MovingProcess(world)
     world.outside.down = {"answer"}
@@ -147,8 +144,7 @@ async def _settled(world: MovingWorld) -> bool:
 
 
 async def test_removed_while_it_moves_it_leaves_all_the_same() -> None:
-    world = await MovingWorld().create()
-    await world.declare("r", retry=SLOW)
+    world = await MovingWorld().create("r", retry=SLOW)
     process = MovingProcess(world)
     world.outside.down = {"answer"}
     await world.send(message(0, "a", "r"))
@@ -168,8 +164,7 @@ async def test_removed_while_it_moves_it_leaves_all_the_same() -> None:
 
 
 async def test_what_a_late_writer_put_into_a_lane_that_was_left_is_taken_up() -> None:
-    world = await MovingWorld().create()
-    await world.declare("r")
+    world = await MovingWorld().create("r")
     await world.declare("other")
     process = MovingProcess(world)
     await world.send(message(0, "a", "r"))
@@ -187,8 +182,7 @@ async def test_what_a_late_writer_put_into_a_lane_that_was_left_is_taken_up() ->
 
 @pytest.mark.parametrize("lane", ["shared", "dedicated"])
 async def test_a_hold_outlives_the_receiver_and_all_that_is_cleared_up_behind_it(lane: str) -> None:
-    world = await MovingWorld().create()
-    await world.declare("r", "/answer", lane=lane)
+    world = await MovingWorld().create("r", "/answer", lane=lane)
     await world.declare("other", lane=lane)
     process = await MovingProcess(world).run(3)
     holding = Holding(await world.client(), world.state, world.topics.receiver_config)
@@ -205,8 +199,7 @@ async def test_a_hold_outlives_the_receiver_and_all_that_is_cleared_up_behind_it
 @pytest.mark.parametrize("late", [False, True], ids=["before it is checked", "before it is said"])
 async def test_who_comes_back_while_it_is_seen_off_keeps_its_order(monkeypatch: pytest.MonkeyPatch, late: bool) -> None:
     """Its lane is another one now, and the old one has a message of it by then."""
-    world = await MovingWorld().create()
-    await world.declare("r", lane="dedicated")
+    world = await MovingWorld().create("r", lane="dedicated")
     await world.declare("other")
     raced = asyncio.Event()
     original = LaneMigration._publish if late else LaneMigration._is_held
@@ -261,8 +254,7 @@ async def test_lanes_that_were_left_cost_less_and_less() -> None:
 
 async def test_what_is_parked_while_it_comes_back_elsewhere_is_not_forgotten(monkeypatch: pytest.MonkeyPatch) -> None:
     """It is declared again, for another lane, after the mover has seen that nothing is left, and before it says so."""
-    world = await MovingWorld().create()
-    await world.declare("r", "/answer", lane="dedicated")
+    world = await MovingWorld().create("r", "/answer", lane="dedicated")
     await world.declare("other", lane="dedicated")
     process = await MovingProcess(world).run(3)
     raced: list[int] = []
@@ -326,11 +318,10 @@ async def _inherit(world: MovingWorld) -> None:
     await world.append(topics.receiver_config, b"r", declared.encode(), ())
 
 
-async def _inherited(fuse: Fuse) -> MovingWorld:
+async def _inherited(fuse: Fuse) -> None:
     """One message waits for its answer and one is parked when another owner gets the name; one comes after that. The
     process that goes on then may die."""
-    world = await MovingWorld().create()
-    await world.declare("r", "/later", lane=SHARED, **LATER)
+    world = await MovingWorld().create("r", "/later", lane=SHARED, **LATER)
     first = MovingProcess(world)
     await world.send(message(0, "a", "r"))
     await first.ended(3)
@@ -340,36 +331,28 @@ async def _inherited(fuse: Fuse) -> MovingWorld:
     await _inherit(world)
     await world.send(message(2, "a", "r"))
     await MovingProcess(world, fuse).stop(after=90)
-    third = MovingProcess(world)
-    await until(world.is_at_rest)
-    await third.stop()
-    return world
+    await MovingProcess(world).finish()
+    assert world.outside.arrived("/answer") in (["a-2"], ["a-2"] * 2), fuse.place
+    assert world.outside.arrived("/later") == ["a-0"], fuse.place
+    assert world.outside.reasons() == {"a-0": "unknown_receiver", "b-1": "unknown_receiver"}, fuse.place
+    assert world.outside.results()["a-2", "r"] == {"answered"}, fuse.place
 
 
 @STRIKES
 def test_what_was_for_the_former_owner_of_a_name_is_not_sent_to_the_next_one_whenever_a_process_dies(
     strikes: Strikes,
 ) -> None:
-    counted = Fuse()
-    run_virtually(_inherited(counted))
-    for blow_at in (None, *strikes(counted)):
-        world = run_virtually(_inherited(Fuse() if blow_at is None else Fuse(blow_at)))
-        assert world.outside.arrived("/answer") in (["a-2"], ["a-2"] * 2), f"call {blow_at}"
-        assert world.outside.arrived("/later") == ["a-0"], f"call {blow_at}"
-        assert world.outside.reasons() == {"a-0": "unknown_receiver", "b-1": "unknown_receiver"}, f"call {blow_at}"
-        assert world.outside.results()["a-2", "r"] == {"answered"}, f"call {blow_at}"
+    crash_at_each(_inherited, strikes)
 
 
-async def _inherited_on_another_topic(fuse: Fuse, *, again: bool) -> MovingWorld:
+async def _inherited_on_another_topic(again: bool, fuse: Fuse) -> None:
     """Messages arrive before and after `from_sender` is created again; the process that goes on then may die. `again`:
     then one arrives before and one after the name gets another owner once more."""
-    world = await MovingWorld().create()
-    await world.declare("r", "/former", lane=SHARED)
+    world = await MovingWorld().create("r", "/former", lane=SHARED)
     await world.declare("other", "/other")
     first = MovingProcess(world)
     await world.send(*(message(number, "a", "other") for number in range(5)))
-    await until(world.is_at_rest)
-    await first.stop()
+    await first.finish()
     await world.send(message(5, "a", "r"))  # unread when the next owner comes
     await _inherit(world)
     second = await MovingProcess(world, fuse).run(3)
@@ -382,28 +365,21 @@ async def _inherited_on_another_topic(fuse: Fuse, *, again: bool) -> MovingWorld
         await _inherit(world)
         await world.send(message(8, "a", "r"))
         await _at_rest(world)
-    return world
+    expected, refused = (["a-6", "a-8"], {"a-7"}) if again else (["a-6"], set[str]())
+    arrived = dict.fromkeys(world.outside.arrived("/answer"))  # one twice, if the process died
+    assert list(arrived) == expected, fuse.place
+    assert world.outside.reasons().keys() - {"a-5"} == refused, fuse.place  # which was lost, or refused
+    assert world.outside.arrived("/former") == [], fuse.place
 
 
 async def _at_rest(world: MovingWorld) -> None:
-    process = MovingProcess(world)
-    await until(world.is_at_rest)
-    await process.stop()
+    await MovingProcess(world).finish()
 
 
 @STRIKES
 @pytest.mark.parametrize("again", [False, True])
 def test_after_the_topic_was_created_again_each_owner_gets_what_came_to_it(strikes: Strikes, *, again: bool) -> None:
-    expected, refused = (["a-6", "a-8"], {"a-7"}) if again else (["a-6"], set[str]())
-    counted = Fuse()
-    run_virtually(_inherited_on_another_topic(counted, again=again))
-    for blow_at in (None, *strikes(counted)):
-        story = _inherited_on_another_topic(Fuse() if blow_at is None else Fuse(blow_at), again=again)
-        world = run_virtually(story)
-        arrived = dict.fromkeys(world.outside.arrived("/answer"))  # one twice, if the process died
-        assert list(arrived) == expected, f"call {blow_at}"
-        assert world.outside.reasons().keys() - {"a-5"} == refused, f"call {blow_at}"  # which was lost, or refused
-        assert world.outside.arrived("/former") == [], f"call {blow_at}"
+    crash_at_each(partial(_inherited_on_another_topic, again), strikes)
 
 
 async def test_a_late_410_of_a_receiver_of_the_file_does_not_pause_that_of_the_next_owner() -> None:
@@ -418,8 +394,7 @@ async def test_a_late_410_of_a_receiver_of_the_file_does_not_pause_that_of_the_n
 
     world = MovingWorld()
     world.outside = Outside(troubles={"a-0": [Response(410, {}, b"")]})
-    await world.create()
-    await world.declare("r", "/former", lane=SHARED)
+    await world.create("r", "/former", lane=SHARED)
     process = MovingProcess(world)
     await world.send(message(0, "a", "r"))
     await asked.wait()
@@ -427,8 +402,7 @@ async def test_a_late_410_of_a_receiver_of_the_file_does_not_pause_that_of_the_n
     await world.send(message(1, "a", "r"))
     await process.ended(1)
     now.set()
-    await until(world.is_at_rest)
-    await process.stop()
+    await process.finish()
     assert world.outside.arrived("/answer") == ["a-1"]
     assert world.outside.reasons() == {"a-0": "gone"}
 
@@ -436,8 +410,7 @@ async def test_a_late_410_of_a_receiver_of_the_file_does_not_pause_that_of_the_n
 @pytest.mark.parametrize("only_failed", [True, False])
 async def test_a_job_of_the_former_owner_sends_nothing_to_the_next_one(only_failed: bool) -> None:
     """The name gets another owner after the job was ordered, and before it is done."""
-    world = await ReplayWorld().create()
-    await world.declare("r", "/former", lane=SHARED)
+    world = await ReplayWorld().create("r", "/former", lane=SHARED)
     world.reject(*(["a-0"] if only_failed else []))
     process = ReplayProcess(world)
     await world.send(message(0, "a", "r"))

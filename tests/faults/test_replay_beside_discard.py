@@ -12,9 +12,8 @@ from relay.domain.message import Message
 from relay.domain.replay_job import Action
 from tests.fakes.replaying import ReplayProcess, ReplayWorld
 from tests.fakes.strikes import CRASHES, NEVER, CrashError, Frost, Fuse, Fused, Strikes
-from tests.fakes.virtual_time import run_virtually
+from tests.fakes.virtual_time import run_virtually, until
 from tests.fakes.world import message
-from tests.faults.test_replays import until
 
 MESSAGE = message(1, "a", "r")
 _CAUSES = {"rejected", "answer_timeout", "callback_exhausted", "unknown_receiver"}

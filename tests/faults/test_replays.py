@@ -22,8 +22,8 @@ from relay.replay.replay_service import ReplayService
 from relay.replay.runner import REMEMBERED_S
 from relay.state.rows import Stage
 from tests.fakes.replaying import EVERYTHING, ReplayProcess, ReplayWorld
-from tests.fakes.strikes import CRASHES, Frost, Fuse, Loss, Strikes
-from tests.fakes.virtual_time import run_virtually
+from tests.fakes.strikes import CRASHES, Frost, Fuse, Loss, Strikes, crash_at_each
+from tests.fakes.virtual_time import run_virtually, until
 from tests.fakes.world import message
 
 COUNT = 6
@@ -33,14 +33,6 @@ ASKED = "http://r/answer/{message_id}"
 
 class RebuildingProcess(ReplayProcess):
     rebuilds = True
-
-
-async def until(seen: Callable[[], Awaitable[bool]], seconds: float = 900.0) -> None:
-    for _ in range(int(seconds)):
-        if await seen():
-            return
-        await asyncio.sleep(1)
-    raise AssertionError("it never came")
 
 
 async def ended(world: ReplayWorld, process: ReplayProcess, job: ReplayJob) -> ReplayJob:
@@ -60,16 +52,14 @@ def ids(count: int = COUNT) -> list[str]:
     return [f"{'ab'[n % 2]}-{n}" for n in range(count)]
 
 
-async def failed(world: ReplayWorld, *, lane: str = "dedicated", count: int = COUNT, **entry: Any) -> None:
+async def failed(*, lane: str = "dedicated", count: int = COUNT, **entry: Any) -> ReplayWorld:
     """Messages of two sources that their receiver has rejected."""
-    await world.create()
-    await world.declare("r", lane=lane, status_endpoint=ASKED, **entry)
+    world = await ReplayWorld().create("r", lane=lane, status_endpoint=ASKED, **entry)
     world.reject(*ids(count))
     await world.send(*(message(n, "ab"[n % 2], "r") for n in range(count)))
-    process = ReplayProcess(world)
-    await until(world.is_at_rest)
-    await process.stop()
+    await ReplayProcess(world).finish()
     assert [letter.reason for letter in world.letters()] == ["rejected"] * count
+    return world
 
 
 async def test_a_job_that_is_on_the_log_is_accepted_even_if_it_cannot_be_read_back() -> None:
@@ -99,8 +89,7 @@ async def test_a_job_that_is_on_the_log_is_accepted_even_if_it_cannot_be_read_ba
 
 
 async def test_a_job_in_a_state_of_a_newer_release_is_left_to_that_release() -> None:
-    world = ReplayWorld()
-    await failed(world)
+    world = await failed()
     process = await ReplayProcess(world).ready()
     order, _ = await process.replay_service.order("replay", EVERYTHING)
     key = ControlKey("replay-progress", order.id).encode()
@@ -123,8 +112,7 @@ def in_order(world: ReplayWorld) -> bool:
 
 @pytest.mark.parametrize("lane", ["dedicated", "shared"])
 async def test_what_failed_arrives_once_however_often_it_is_asked_for(lane: str) -> None:
-    world = ReplayWorld()
-    await failed(world, lane=lane)
+    world = await failed(lane=lane)
     process = await ReplayProcess(world).ready()
     jobs = [await process.order(), await process.order()]
     over = [(await ended(world, process, job)).progress for job in jobs]
@@ -142,8 +130,7 @@ async def test_what_failed_arrives_once_however_often_it_is_asked_for(lane: str)
 
 @pytest.mark.parametrize("order", [("replay", "discard"), ("discard", "replay")])
 async def test_of_a_replay_beside_a_discard_each_counts_what_it_did(order: tuple[Action, Action]) -> None:
-    world = ReplayWorld()
-    await failed(world)
+    world = await failed()
     process = await ReplayProcess(world).ready()
     jobs = [await ended(world, process, job) for job in [await process.order(action) for action in order]]
     assert sum(job.progress.sent for job in jobs) == COUNT
@@ -153,8 +140,7 @@ async def test_of_a_replay_beside_a_discard_each_counts_what_it_did(order: tuple
 
 
 async def test_what_the_log_has_lost_since_is_begun_again() -> None:
-    world = ReplayWorld()
-    await failed(world)
+    world = await failed()
     process = await ReplayProcess(world).ready()
     await world.state.hold("r:r", Hold("paused", 1.0))
 
@@ -181,8 +167,7 @@ async def _is_over(process: ReplayProcess, job: ReplayJob) -> bool:
 
 
 async def test_what_fails_again_is_a_letter_again_and_can_be_replayed_again() -> None:
-    world = ReplayWorld()
-    await failed(world)
+    world = await failed()
     world.reject("a-0")
     process = await ReplayProcess(world).ready()
     await ended(world, process, await process.order())
@@ -195,15 +180,13 @@ async def test_what_fails_again_is_a_letter_again_and_can_be_replayed_again() ->
     await process.stop()
 
 
-async def _story(fuse: Fuse, action: Any = "replay") -> ReplayWorld:
+async def _story(action: Action, fuse: Fuse) -> ReplayWorld:
     """A job whose process may die at any call; the next one goes on with it."""
-    world = ReplayWorld()
-    await failed(world)
+    world = await failed()
     first = await ReplayProcess(world).ready()
     job = await first.order(action)
-    first_fuse = fuse  # the one that does the job: struck from its first call on
     await first.kill()
-    second = ReplayProcess(world, first_fuse)
+    second = ReplayProcess(world, fuse)
     await asyncio.sleep(60)
     await second.stop()
     third = ReplayProcess(world)
@@ -220,33 +203,28 @@ def judge(world: ReplayWorld, place: str) -> None:
 
 @CRASHES
 def test_a_job_that_dies_at_any_call_sends_each_once(late: bool, strikes: Strikes) -> None:
-    counted = Fuse()
-    judge(run_virtually(_story(counted)), "no fault")
-    for blow_at in strikes(counted):
-        fuse = Fuse(blow_at, after=late)
-        world = run_virtually(_story(fuse))
-        judge(world, f"call {blow_at}, {fuse.names[min(blow_at, len(fuse.names)) - 1]}")
+    async def story(fuse: Fuse) -> None:
+        judge(await _story("replay", fuse), fuse.place)
+
+    crash_at_each(story, strikes, late=late)
 
 
 @CRASHES
 def test_a_discard_that_dies_at_any_call_tells_each_sender_once(late: bool, strikes: Strikes) -> None:
-    counted = Fuse()
-    run_virtually(_story(counted, "discard"))
-    for blow_at in strikes(counted):
-        fuse = Fuse(blow_at, after=late)
-        world = run_virtually(_story(fuse, "discard"))
-        place = f"call {blow_at}, {fuse.names[min(blow_at, len(fuse.names)) - 1]}"
+    async def story(fuse: Fuse) -> None:
+        world, place = await _story("discard", fuse), fuse.place
         assert world.outside.arrived("/answer") == [], place
         assert world.outside.reasons() == dict.fromkeys(ids(), "discarded"), place
         notices = [h["webhook-id"] for at, h, _ in world.outside.posts if at == "/callback"]
         assert len(set(notices)) == 2 * COUNT, place
 
+    crash_at_each(story, strikes, late=late)
+
 
 @pytest.mark.parametrize("late", [False, True], ids=["before", "after"])
 def test_a_zombie_that_goes_on_with_a_job_sends_nothing_twice(late: bool) -> None:
     async def story(frost: Frost) -> ReplayWorld:
-        world = ReplayWorld()
-        await failed(world)
+        world = await failed()
         frozen = await ReplayProcess(world, frost).ready()
         job = await frozen.order()
         freezing = asyncio.create_task(frost.frozen.wait())
@@ -267,13 +245,12 @@ def test_a_zombie_that_goes_on_with_a_job_sends_nothing_twice(late: bool) -> Non
     first = counted.names.index("state.peek")
     for blow_at in [n for n in calls if n >= first][:12]:
         frost = Frost(blow_at, after=late)
-        judge(run_virtually(story(frost)), f"call {blow_at}, {frost.names[min(blow_at, len(frost.names)) - 1]}")
+        judge(run_virtually(story(frost)), frost.place)
 
 
 def test_a_state_that_loses_its_memory_while_a_job_runs_costs_no_message() -> None:
     async def story(strike: Callable[[ReplayWorld], Fuse]) -> tuple[ReplayWorld, Fuse]:
-        world = ReplayWorld()
-        await failed(world)
+        world = await failed()
         fuse = strike(world)
         process = await RebuildingProcess(world, fuse).ready()
         await ended(world, process, await process.order())
@@ -289,8 +266,7 @@ def test_a_state_that_loses_its_memory_while_a_job_runs_costs_no_message() -> No
 
 
 async def test_a_job_keeps_to_its_rate_and_stops_when_it_is_told_to() -> None:
-    world = ReplayWorld()
-    await failed(world)
+    world = await failed()
     process = await ReplayProcess(world).ready()
     job = await process.order(rate=0.1)
     await asyncio.sleep(25)
@@ -308,8 +284,7 @@ async def test_a_job_keeps_to_its_rate_and_stops_when_it_is_told_to() -> None:
 
 async def test_a_replay_of_a_numbered_delivery_that_is_lost_and_found_delivered_is_a_gap() -> None:
     """The receiver cannot say which life of the message it has."""
-    world = await ReplayWorld().create()
-    await world.declare("r", ordering="receiver", status_endpoint=ASKED, timeout=2)
+    world = await ReplayWorld().create("r", ordering="receiver", status_endpoint=ASKED, timeout=2)
     await world.send(*(message(n, "a", "r") for n in range(2)))
     process = ReplayProcess(world)
     await until(world.is_at_rest)
@@ -326,8 +301,7 @@ async def test_a_replay_of_a_numbered_delivery_that_is_lost_and_found_delivered_
 
 async def test_a_job_that_another_process_goes_on_with_counts_no_delivery_again() -> None:
     """Each has a record of an earlier life on the lane, too."""
-    world = await ReplayWorld().create()
-    await world.declare("r", status_endpoint=ASKED)
+    world = await ReplayWorld().create("r", status_endpoint=ASKED)
     await world.send(*(message(n, "a", "r") for n in range(4)))
     process = ReplayProcess(world)
     await until(world.is_at_rest)
@@ -342,8 +316,7 @@ async def test_a_job_that_another_process_goes_on_with_counts_no_delivery_again(
 
 
 async def test_a_selection_chooses_and_the_count_says_so_first() -> None:
-    world = ReplayWorld()
-    await failed(world)
+    world = await failed()
     process = await ReplayProcess(world).ready()
     chosen = Selection(sources=frozenset("a"), ids=frozenset({"a-0", "a-4", "b-1", "nobody"}))
     order, gone = await process.replay_service.order("replay", chosen)
@@ -357,8 +330,7 @@ async def test_a_selection_chooses_and_the_count_says_so_first() -> None:
 
 
 async def test_what_the_log_does_not_have_any_more_is_told() -> None:
-    world = ReplayWorld()
-    await failed(world)
+    world = await failed()
     letters = [letter for letter in world.letters() if letter.record.partition == world.letters()[0].record.partition]
     world.broker.drop_before(letters[1].at)
     process = await ReplayProcess(world).ready()
@@ -374,8 +346,9 @@ async def test_what_the_log_does_not_have_any_more_is_told() -> None:
 
 
 async def test_an_answer_that_never_came_is_waited_for_once_more() -> None:
-    world = await ReplayWorld().create()
-    await world.declare("r", "/later", status_endpoint="http://r/nowhere/{message_id}", answer_deadline=60)
+    world = await ReplayWorld().create(
+        "r", "/later", status_endpoint="http://r/nowhere/{message_id}", answer_deadline=60
+    )
     await world.send(message(1, "a", "r"))
     process = await ReplayProcess(world).ready()
     await asyncio.sleep(90)
@@ -388,8 +361,7 @@ async def test_an_answer_that_never_came_is_waited_for_once_more() -> None:
 
 
 async def test_a_wait_that_timed_out_begins_anew_without_another_post() -> None:
-    world = await ReplayWorld().create()
-    await world.declare("r", "/later", answer_deadline=60, answer="required")
+    world = await ReplayWorld().create("r", "/later", answer_deadline=60, answer="required")
     await world.send(message(1, "a", "r"))
     process = await ReplayProcess(world).ready()
     await asyncio.sleep(90)
@@ -403,8 +375,7 @@ async def test_a_wait_that_timed_out_begins_anew_without_another_post() -> None:
 
 
 async def test_an_answer_whose_callback_was_given_up_is_brought_once_more() -> None:
-    world = await ReplayWorld().create()
-    await world.declare("r")
+    world = await ReplayWorld().create("r")
     world.outside.down.add("callback")
     await world.send(message(1, "a", "r"), message(2, "a", "r"))
     process = await ReplayProcess(world).ready()
@@ -423,8 +394,7 @@ async def test_an_answer_whose_callback_was_given_up_is_brought_once_more() -> N
 
 
 async def test_a_notice_that_was_given_up_is_replayed_beside_its_delivery() -> None:
-    world = await ReplayWorld().create()
-    await world.declare("r")
+    world = await ReplayWorld().create("r")
     world.outside.down.add("callback")
     world.reject("a-1")
     await world.send(message(1, "a", "r"))
@@ -443,8 +413,7 @@ async def test_a_notice_that_was_given_up_is_replayed_beside_its_delivery() -> N
 
 
 async def test_who_had_no_receiver_is_routed_anew_when_there_is_one() -> None:
-    world = await ReplayWorld().create()
-    await world.declare("r")
+    world = await ReplayWorld().create("r")
     await world.send(message(1, "a", "r", "new"), message(2, "a", "new"), replace(message(3, "a"), receivers=None))
     process = await ReplayProcess(world).ready()
     await until(world.is_at_rest)
@@ -460,8 +429,7 @@ async def test_who_had_no_receiver_is_routed_anew_when_there_is_one() -> None:
 
 
 async def test_what_may_have_arrived_is_asked_about_before_it_is_sent_again() -> None:
-    world = await ReplayWorld().create()
-    await world.declare("r", on_ambiguous="dead_letter")
+    world = await ReplayWorld().create("r", on_ambiguous="dead_letter")
     world.outside.lose_response = frozenset({1})
     await world.send(message(1, "a", "r"))
     process = await ReplayProcess(world).ready()
@@ -475,8 +443,7 @@ async def test_what_may_have_arrived_is_asked_about_before_it_is_sent_again() ->
 
 
 async def test_what_may_have_arrived_and_did_not_is_asked_about_and_sent() -> None:
-    world = await ReplayWorld().create()
-    await world.declare("r", on_ambiguous="dead_letter")
+    world = await ReplayWorld().create("r", on_ambiguous="dead_letter")
     await world.send(message(1, "a", "r"))
     world.outside.lose_response = frozenset({1})
     process = await ReplayProcess(world).ready()
@@ -491,8 +458,7 @@ async def test_what_may_have_arrived_and_did_not_is_asked_about_and_sent() -> No
 
 
 async def test_what_was_delivered_is_sent_once_more_by_each_job_that_asks_for_it() -> None:
-    world = await ReplayWorld().create()
-    await world.declare("r")
+    world = await ReplayWorld().create("r")
     await world.declare("s", "/s", lane="shared")
     world.reject("a-2")
     await world.send(message(1, "a", "r", "s"), message(2, "a", "r"), message(3, "b", "r"))
@@ -523,8 +489,7 @@ async def test_an_answer_that_waits_for_its_callback_is_sent_after_that_of_a_rep
     world = ReplayWorld()
     retry = {"base": retry_s, "factor": 1, "cap": retry_s}
     world.sources = {"*": {"callback": {"url": "http://sender/callback", "signature": "none", "retry": retry}}}
-    await world.create()
-    await world.declare("r")
+    await world.create("r")
     world.outside.down.add("callback")
     await world.send(message(1, "a", "r"))
     process = await ReplayProcess(world).ready()
@@ -540,8 +505,7 @@ async def test_an_answer_that_waits_for_its_callback_is_sent_after_that_of_a_rep
     if crashes:
         await process.kill()
         process = ReplayProcess(world)
-    await until(world.is_at_rest)
-    await process.stop()
+    await process.finish()
     called = [headers["webhook-id"] for path, headers, _ in world.outside.posts if path == "/callback"]
     assert [id.rpartition("_")[2] for id in called] == ["1", "0"], "their lives"
 
@@ -549,8 +513,7 @@ async def test_an_answer_that_waits_for_its_callback_is_sent_after_that_of_a_rep
 @pytest.mark.parametrize("moves", [False, True])
 async def test_what_is_parked_and_was_never_sent_is_not_replayed_as_delivered(moves: bool) -> None:
     """If it were, its records of two lives would wait in two lanes, each for the other one to finish first."""
-    world = await ReplayWorld().create()
-    await world.declare("r")
+    world = await ReplayWorld().create("r")
     await world.send(replace(message(1, "a", "r"), timing=Timing(world.clock.time() + 300)), message(2, "a", "r"))
     process = ReplayProcess(world)
     await until(_parked(world))
@@ -566,8 +529,7 @@ async def test_what_is_parked_and_was_never_sent_is_not_replayed_as_delivered(mo
 
 async def test_what_is_replayed_twice_while_its_receiver_moves_is_sent_once_and_the_move_ends() -> None:
     """Both records are parked under one key, each by a lane of its own."""
-    world = await ReplayWorld().create()
-    await world.declare("r", retry={"base": 60, "factor": 1, "cap": 60, "max_attempts": 1000})
+    world = await ReplayWorld().create("r", retry={"base": 60, "factor": 1, "cap": 60, "max_attempts": 1000})
     sent = ["a-1", "a-2", "a-3"]
     world.reject(*sent)
     await world.send(*(message(number, "a", "r") for number in (1, 2, 3)))
@@ -606,8 +568,7 @@ def _parked(world: ReplayWorld) -> Callable[[], Awaitable[bool]]:
 
 
 async def test_a_discard_ends_it_and_tells_the_sender_and_can_be_undone() -> None:
-    world = ReplayWorld()
-    await failed(world)
+    world = await failed()
     process = await ReplayProcess(world).ready()
     over = await ended(world, process, await process.order("discard"))
     assert over.progress.sent == COUNT
@@ -624,8 +585,7 @@ async def test_a_discard_ends_it_and_tells_the_sender_and_can_be_undone() -> Non
 @pytest.mark.parametrize("times", [1, 2])
 async def test_a_result_that_was_discarded_stays_so_after_a_loss_of_the_state(times: int) -> None:
     """`times`: how often its callback gives up before that."""
-    world = await ReplayWorld().create()
-    await world.declare("r")
+    world = await ReplayWorld().create("r")
     world.outside.down.add("callback")
     await world.send(message(1, "a", "r"))
     process = await RebuildingProcess(world).ready()
@@ -673,8 +633,7 @@ async def test_what_is_parked_can_be_discarded(lane: str, paused: bool) -> None:
 
 
 async def test_what_nobody_has_read_yet_can_be_discarded() -> None:
-    world = await ReplayWorld().create()
-    await world.declare("r")
+    world = await ReplayWorld().create("r")
     process = ReplayProcess(world)
     await until(world.is_at_rest)
     await process.replay_service.discard_waiting(DeliveryId("r", "a", "a-1"), await world.row("r", "a", "a-1"))
@@ -686,8 +645,9 @@ async def test_what_nobody_has_read_yet_can_be_discarded() -> None:
 
 
 async def test_what_is_discarded_under_its_number_is_a_gap() -> None:
-    world = await ReplayWorld().create()
-    await world.declare("r", ordering="receiver", retry={"base": 30, "factor": 1, "cap": 30, "max_attempts": 4})
+    world = await ReplayWorld().create(
+        "r", ordering="receiver", retry={"base": 30, "factor": 1, "cap": 30, "max_attempts": 4}
+    )
     world.outside.troubles["a-1"] = [Response(500, {}, b"")]
     await world.send(message(1, "a", "r"), message(2, "a", "r"))
     process = await ReplayProcess(world).ready()
@@ -701,8 +661,7 @@ async def test_what_is_discarded_under_its_number_is_a_gap() -> None:
 
 
 async def test_a_wait_for_an_answer_can_be_discarded() -> None:
-    world = await ReplayWorld().create()
-    await world.declare("r", "/later", answer="required")
+    world = await ReplayWorld().create("r", "/later", answer="required")
     await world.send(message(1, "a", "r"))
     process = await ReplayProcess(world).ready()
     await asyncio.sleep(30)
@@ -732,8 +691,7 @@ async def test_a_message_without_a_receiver_that_was_discarded_stays_so_after_a_
 
 
 async def test_who_had_no_receiver_is_discarded_with_a_notice_each() -> None:
-    world = await ReplayWorld().create()
-    await world.declare("r")
+    world = await ReplayWorld().create("r")
     await world.send(message(2, "a", "new"), replace(message(3, "a"), receivers=None))
     process = await ReplayProcess(world).ready()
     await until(world.is_at_rest)
@@ -748,8 +706,7 @@ async def test_who_had_no_receiver_is_discarded_with_a_notice_each() -> None:
 
 
 async def test_of_two_messages_with_one_id_only_the_refused_one_is_discarded() -> None:
-    world = await ReplayWorld().create()
-    await world.declare("r")
+    world = await ReplayWorld().create("r")
     await world.send(message(1, "a", "r"), replace(message(1, "a", "r"), payload=b'{"other": 1}'))
     process = await ReplayProcess(world).ready()
     await until(world.is_at_rest)
@@ -765,8 +722,7 @@ async def test_of_two_messages_with_one_id_only_the_refused_one_is_discarded() -
 
 @pytest.mark.parametrize(("before", "after"), [("dedicated", "shared"), ("shared", "dedicated")])
 async def test_a_receiver_that_moves_meanwhile_gets_each_once(before: str, after: str) -> None:
-    world = ReplayWorld()
-    await failed(world, lane=before)
+    world = await failed(lane=before)
     process = await ReplayProcess(world).ready()
     job = await process.order(rate=0.5)
     await asyncio.sleep(4)
@@ -781,8 +737,7 @@ async def test_a_receiver_in_the_shared_lane_gets_no_more_than_may_wait_there(mo
     monkeypatch.setattr("relay.replay.runner.CHECK_ROOM_AFTER", 1)
     monkeypatch.setattr("relay.replay.runner.AT_ONCE", 2)
     monkeypatch.setattr(ReplayProcess, "room", 3)
-    world = ReplayWorld()
-    await failed(world, lane="shared", retry={"base": 2, "factor": 1, "cap": 2, "max_attempts": 1000})
+    world = await failed(lane="shared", retry={"base": 2, "factor": 1, "cap": 2, "max_attempts": 1000})
     world.outside.down.add("answer")
     process = await ReplayProcess(world).ready()
     job = await process.order()
@@ -795,8 +750,7 @@ async def test_a_receiver_in_the_shared_lane_gets_no_more_than_may_wait_there(mo
 
 
 async def test_a_job_waits_until_it_is_known_again_what_was_replayed() -> None:
-    world = ReplayWorld()
-    await failed(world)
+    world = await failed()
     process = await RebuildingProcess(world).ready()
     await ended(world, process, await process.order())
     world.state.lose()
@@ -807,8 +761,7 @@ async def test_a_job_waits_until_it_is_known_again_what_was_replayed() -> None:
 
 
 async def test_what_failed_longer_ago_than_is_remembered_is_counted_as_such() -> None:
-    world = ReplayWorld()
-    await failed(world)
+    world = await failed()
     await asyncio.sleep(8 * 86_400)
     process = await ReplayProcess(world).ready()
     order, _ = await process.replay_service.order("replay", EVERYTHING)

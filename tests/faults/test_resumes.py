@@ -17,8 +17,7 @@ SOON_S = 1.0
 
 
 async def _world(lane: LaneKind, **entry: Any) -> tuple[MovingWorld, Holding]:
-    world = await MovingWorld().create()
-    await world.declare("r", lane=lane, **entry)
+    world = await MovingWorld().create("r", lane=lane, **entry)
     return world, Holding(await world.client(), world.state, world.topics.receiver_config)
 
 

@@ -9,7 +9,6 @@ from tests.fakes.replaying import ReplayProcess, ReplayWorld
 from tests.fakes.strikes import CRASHES, Frost, Fuse, Strikes
 from tests.fakes.virtual_time import run_virtually
 from tests.fakes.world import message
-from tests.faults.test_moves import until
 
 _ROUTING = {"state.arrive", "state.settle", "log.append", "state.mark", "state.enqueued"}
 
@@ -20,8 +19,7 @@ class _Process(ReplayProcess):
 
 async def _world(change: str) -> ReplayWorld:
     """Before the change."""
-    world = await ReplayWorld().create()
-    await world.declare("other")
+    world = await ReplayWorld().create("other")
     if change != "registered":
         await world.declare("r")
     return world
@@ -48,8 +46,7 @@ async def _with_a_zombie(frost: Frost, change: str) -> ReplayWorld:
     await _change(world, process, change)
     frost.thaw.set()
     await asyncio.sleep(5)
-    await until(world.is_at_rest)
-    await zombie.stop()
+    await zombie.finish()
     await process.stop()
     return world
 
@@ -62,8 +59,7 @@ async def _with_a_crash(fuse: Fuse, change: str) -> ReplayWorld:
     await first.stop(after=20)
     second = _Process(world)
     await _change(world, second, change)
-    await until(world.is_at_rest)
-    await second.stop()
+    await second.finish()
     return world
 
 

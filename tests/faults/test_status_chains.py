@@ -12,11 +12,10 @@ from relay.domain.expression import STATUS, Expression
 from relay.domain.receiver import Receiver, StatusStep
 from relay.domain.template import template
 from tests.fakes.replaying import ReplayProcess, ReplayWorld
-from tests.fakes.strikes import CRASHES, Fuse, Strikes
+from tests.fakes.strikes import CRASHES, Fuse, Strikes, crash_at_each
 from tests.fakes.surroundings import Surroundings
-from tests.fakes.virtual_time import run_virtually
+from tests.fakes.virtual_time import until
 from tests.fakes.world import World, message, receiver
-from tests.faults.test_replays import until
 
 ITEM_S = 3.0
 BUILD_S = 12.0
@@ -70,31 +69,19 @@ async def _world() -> World:
 EXPECTED = {("a-1", "ci"): {"answered"}, ("a-2", "ci"): {"answered"}}
 
 
-def _counted() -> Fuse:
-    async def story() -> Fuse:
-        world, fuse = await _world(), Fuse()
-        await world.run(fuse, 60)
-        assert world.outside.results() == EXPECTED
-        return fuse
-
-    return run_virtually(story())
-
-
 @CRASHES
 def test_no_crash_at_any_call_takes_a_chain_back(late: bool, strikes: Strikes) -> None:
-    async def story(blow_at: int) -> None:
+    async def story(fuse: Fuse) -> None:
         world = await _world()
-        crashing = Fuse(blow_at, after=late)
-        await world.run(crashing, 60, until=lambda: world.outside.results() == EXPECTED)
+        await world.run(fuse, 60)
         await world.run(Fuse(), 200, until=lambda: world.outside.results() == EXPECTED)
-        place = f"call {blow_at}, {crashing.names[-1]}"
+        place = fuse.place
         assert world.outside.results() == EXPECTED, place
         arrived = world.outside.arrived("/queue")  # one whose response was not stored is sent again
         assert set(arrived) == {"a-1", "a-2"}, place
         assert len(arrived) <= 3, place
 
-    for blow_at in strikes(_counted()):
-        run_virtually(story(blow_at))
+    crash_at_each(story, strikes, late=late)
 
 
 async def test_a_chain_whose_next_url_could_not_be_made_goes_on_where_it_was_once_that_is_mended(

@@ -78,7 +78,7 @@ def test_a_crash_in_each_phase_is_recovered_from(late: bool, strikes: Strikes) -
         await fuse.process.ended(5)
         await fuse.process.stop()
         await world.run(Fuse(), 60, until=lambda: len(world.outside.results()) == EACH * len(SOURCES))
-        place = f"call {blow_at} {fuse.names[-1]}"
+        place = fuse.place
         assert _arrived_in_order(world), place
         assert set(map(frozenset, world.outside.results().values())) == {frozenset({"answered"})}, place
         assert await world.is_at_rest(), place

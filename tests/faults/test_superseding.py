@@ -14,7 +14,7 @@ from relay.domain.hold import Hold
 from relay.domain.message import Message
 from relay.domain.timing import Timing
 from relay.engine.parked_copy import LIFE_KEY
-from tests.fakes.strikes import CRASHES, Fuse, Loss, Strikes
+from tests.fakes.strikes import CRASHES, Fuse, Loss, Strikes, crash_at_each
 from tests.fakes.virtual_time import run_virtually
 from tests.fakes.world import Process, World, message, receiver
 
@@ -182,15 +182,7 @@ def _crash_story(window: float, delay: float, newest: int) -> Any:
 def test_a_crash_at_each_step_sends_the_newest_once_and_replaces_the_others(
     window: float, delay: float, newest: int, late: bool, strikes: Strikes
 ) -> None:
-    story = _crash_story(window, delay, newest)
-
-    async def counted() -> Fuse:
-        fuse = Fuse(None, after=late)
-        await story(fuse)
-        return fuse
-
-    for blow_at in strikes(run_virtually(counted())):
-        run_virtually(story(Fuse(blow_at, after=late)))
+    crash_at_each(_crash_story(window, delay, newest), strikes, late=late)
 
 
 @pytest.mark.parametrize("window", [0.0, 10.0], ids=["supersede", "coalesce"])

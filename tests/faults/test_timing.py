@@ -1,7 +1,7 @@
 """Messages with a time of their own: none is sent before it is due, nor after its deadline, and each once, whatever
 befalls the processes and the state meanwhile."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Coroutine
 from dataclasses import replace
 from math import inf
 from typing import Any
@@ -17,7 +17,7 @@ from relay.domain.message import Message
 from relay.domain.receiver import BatchPolicy
 from relay.domain.timing import Timing
 from relay.engine.policy import Bounds
-from tests.fakes.strikes import CRASHES, Fuse, Loss, Strikes
+from tests.fakes.strikes import CRASHES, Fuse, Loss, Strikes, crash_at_each
 from tests.fakes.surroundings import most_in
 from tests.fakes.virtual_time import run_virtually
 from tests.fakes.world import Process, World, message, receiver
@@ -117,8 +117,8 @@ async def test_it_survives_processes_and_the_state(delay: float) -> None:
     assert await world.is_at_rest()
 
 
-def _at_crash(delay: float, deadline: float) -> Callable[[Fuse], Any]:
-    async def story(fuse: Fuse) -> World:
+def _at_crash(delay: float, deadline: float) -> Callable[[Fuse], Coroutine[Any, Any, None]]:
+    async def story(fuse: Fuse) -> None:
         world = await world_of(Settings(receivers_file="none", hold_max=2.0), status=True)
         messages = [message(0, "a", "r"), timed(1, delay=delay), message(2, "a", "r"), timed(3, deadline=deadline)]
         await world.send(*messages)
@@ -130,7 +130,6 @@ def _at_crash(delay: float, deadline: float) -> Callable[[Fuse], Any]:
         due = [at for at, headers in zip(starts(world), _of_posts(world), strict=True) if headers["ce-id"] == "a-1"]
         assert due[0] >= begun + delay, fuse.names[-1:]
         assert await world.is_at_rest(), fuse.names[-1:]
-        return world
 
     return story
 
@@ -142,15 +141,7 @@ def _of_posts(world: World) -> list[Any]:
 @CRASHES
 @pytest.mark.parametrize("delay", [1.0, 10.0], ids=["in memory", "parked"])
 def test_a_crash_at_each_step_loses_none_and_sends_none_early(delay: float, late: bool, strikes: Strikes) -> None:
-    story = _at_crash(delay, 600.0)
-
-    async def whole(blow_at: int | None) -> Fuse:
-        fuse = Fuse(blow_at, after=late)
-        await story(fuse)
-        return fuse
-
-    for blow_at in strikes(run_virtually(whole(None))):
-        run_virtually(whole(blow_at))
+    crash_at_each(_at_crash(delay, 600.0), strikes, late=late)
 
 
 @pytest.mark.parametrize("delay", [1.0, 10.0], ids=["in memory", "parked"])

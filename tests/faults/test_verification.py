@@ -18,9 +18,7 @@ ALL = ["a-0", "a-1", "a-2"]
 
 
 async def _world(lane: LaneKind, kind: Verification = "challenge") -> MovingWorld:
-    world = await MovingWorld().create()
-    await world.declare("r", lane=lane, verification=kind)
-    return world
+    return await MovingWorld().create("r", lane=lane, verification=kind)
 
 
 async def _prove(world: MovingWorld, url: str = "http://r/answer", kind: Verification = "challenge") -> None:
