@@ -5,7 +5,8 @@ from collections.abc import AsyncIterator
 
 import pytest
 
-from relay.config.limits import ApiLimits
+from relay.config.limits import ApiLimits, limits_of
+from relay.config.settings import Settings
 from relay.domain.dead_letter import DeadLetter, dead_letter_headers
 from relay.domain.hop import Hop, encode_hop, result_headers
 from relay.domain.identity import DeliveryId
@@ -220,6 +221,10 @@ async def test_beyond_the_bound_nobody_waits(rig: Rig, monkeypatch: pytest.Monke
     is_the_answer(await rig.get(f"{GET}?wait=20"))
 
 
+def test_how_many_may_wait_is_a_setting() -> None:
+    assert limits_of(Settings(receivers_file="none", api_waiters=1), 1).waiters == 1
+
+
 async def test_one_caller_leaves_places_for_others(monkeypatch: pytest.MonkeyPatch) -> None:
     async with running_api(api_key=SETTING, limits=ApiLimits(look_s=3600, waiters=8)) as rig, asyncio.timeout(15):
         looks = Looks(rig, monkeypatch)
@@ -285,8 +290,9 @@ async def test_a_server_that_stops_lets_nobody_wait(rig: Rig, monkeypatch: pytes
 
 
 async def test_wait_is_for_one_receiver(rig: Rig) -> None:
-    refused = await rig.post(f"{POST}&receiver=cd&wait=5", ce_id="m-1")
-    assert (refused.status, document(refused)["errors"][0]["parameter"]) == (400, "wait")
+    for receivers in ("ci&receiver=cd", "ci,cd"):
+        refused = await rig.post(f"/v1/sources/app/messages?receiver={receivers}&wait=5", ce_id="m-1", Prefer="wait=1")
+        assert (refused.status, [error["parameter"] for error in document(refused)["errors"]]) == (400, ["wait"])
     assert not rig.records(rig.topics.from_sender), "nothing is stored"
     preferred = await rig.post(f"{POST}&receiver=cd", ce_id="m-1", Prefer="wait=5")
     assert (preferred.status, "Preference-Applied" in preferred.headers) == (202, False)
@@ -299,9 +305,11 @@ async def test_who_is_found_by_subscription_may_be_that_one(rig: Rig) -> None:
     assert (reply.status, [one["receiver"] for one in document(reply)["deliveries"]]) == (202, ["audit"])
 
 
-@pytest.mark.parametrize("target", [f"{POST}&wait=soon", f"{POST}&wait=-1", f"{POST}&wait="])
-async def test_a_wait_that_is_no_number_of_seconds(rig: Rig, target: str) -> None:
-    assert (await rig.post(target, ce_id="m-1")).status == 400
+@pytest.mark.parametrize("wait", ["soon", "-1", "", "1e9", "9999999999"])
+@pytest.mark.parametrize("preference", [{}, {"Prefer": "wait=1"}])
+async def test_a_wait_that_is_no_number_of_seconds(rig: Rig, wait: str, preference: dict[str, str]) -> None:
+    refused = problem(await rig.post(f"{POST}&wait={wait}", ce_id="m-1", **preference), 400, "invalid-request")
+    assert [error["parameter"] for error in refused["errors"]] == ["wait"]
     assert not rig.records(rig.topics.from_sender)
 
 

@@ -107,18 +107,6 @@ async def test_what_has_failed_is_sent_once_more_when_github_sends_it_again(tmp_
     assert [arrival.message_id for arrival in sink.received] == ["d-1", "d-1", "d-2"]
 
 
-async def test_a_repeat_of_what_has_failed_says_so(tmp_path: Path) -> None:
-    sink = Sink("fail", fail_status=400)
-    async with started(sink), client_of_dev(tmp_path, sink, redelivery="never") as session:
-        assert (await post(session, "d-1"))[0] == 202
-        await Watcher(session).until("d-1", is_over)
-        status, view = await post(session, "d-1")
-    assert (status, view["duplicate"], view["status"]) == (202, True, "failed")
-    assert view["deliveries"] == [{"receiver": "ci", "status": "failed", "generation": 0, "reason": "rejected"}]
-    assert "does not send it again" in view["detail"]
-    assert len(sink.received) == 1
-
-
 async def test_a_source_that_is_over_its_quota_waits_for_the_next_window(tmp_path: Path) -> None:
     sink = Sink("answer")
     async with started(sink), client_of_dev(tmp_path, sink, quota="2/1d") as session:

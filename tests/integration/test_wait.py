@@ -3,7 +3,7 @@
 import asyncio
 import json
 from collections.abc import AsyncIterator
-from contextlib import AsyncExitStack, asynccontextmanager
+from contextlib import AsyncExitStack
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -81,8 +81,8 @@ async def got(response: aiohttp.ClientResponse) -> Got:
     return Got(response.status, headers, await response.read())
 
 
-@asynccontextmanager
-async def running(cwd: Path, **environ: str) -> AsyncIterator[Dev]:
+@pytest.fixture
+async def dev(tmp_path: Path) -> AsyncIterator[Dev]:
     """Receivers that answer at once, when asked, by a callback, when the test says so; one that rejects, and one whose
     failures end soon."""
     async with AsyncExitStack() as stack:
@@ -97,20 +97,14 @@ async def running(cwd: Path, **environ: str) -> AsyncIterator[Dev]:
         await stack.enter_async_context(started(*sinks.values()))
         receivers: dict[str, dict[str, object]] = {name: {"post_endpoint": sink.url} for name, sink in sinks.items()}
         receivers["asked"] |= {"status_endpoint": sinks["asked"].status_url_template, "poll": {"base": 0.1}}
-        (cwd / "receivers.yaml").write_text(json.dumps({"receivers": receivers}))
-        kept = ("--data-dir", str(cwd / "data"))
-        process = await stack.enter_async_context(relay_dev(cwd, *kept, environ=environ))
+        (tmp_path / "receivers.yaml").write_text(json.dumps({"receivers": receivers}))
+        kept = ("--data-dir", str(tmp_path / "data"))
+        process = await stack.enter_async_context(relay_dev(tmp_path, *kept))
         timeout = aiohttp.ClientTimeout(total=TIMEOUT_S)
         api = aiohttp.ClientSession(
             process.value_of("API"), timeout=timeout, connector=aiohttp.TCPConnector(force_close=True)
         )
         yield Dev(process, await stack.enter_async_context(api), sinks)
-
-
-@pytest.fixture
-async def dev(tmp_path: Path) -> AsyncIterator[Dev]:
-    async with running(tmp_path) as dev:
-        yield dev
 
 
 @pytest.mark.parametrize("receiver", ["now", "asked", "calls"])
@@ -178,51 +172,6 @@ async def test_a_replay_that_takes_longer_says_where_to_wait_on(dev: Dev) -> Non
     assert (late.status, late.headers["location"], late.document["generation"]) == (202, MESSAGE, 1)
     assert late.heeded
     assert int(late.headers["retry-after"]) > 0
-
-
-async def test_a_wait_that_makes_no_sense_is_refused_and_nothing_is_sent(dev: Dev) -> None:
-    for receiver, query, prefer in (
-        ("now", "&wait=abc", None),
-        ("now", "&wait=-1", None),
-        ("now", "&wait=1e9", None),
-        ("now", "&wait=9999999999", None),
-        ("now", "&wait=", "wait=1"),
-        ("now,bad", "&wait=1", None),
-        ("now", "&receiver=bad&wait=1", "wait=1"),
-    ):
-        refused = await dev.post(receiver, query, prefer)
-        assert (refused.status, refused.headers["content-type"]) == (400, "application/problem+json"), query
-        assert [error["parameter"] for error in refused.document["errors"]] == ["wait"], query
-        unknown = await dev.get(f"{MESSAGE}?wait=25")
-        assert (unknown.status, unknown.document["type"]) == (404, "/problems/not-found"), query
-
-
-async def test_a_place_to_wait_is_one_of_few_and_comes_back_from_who_hangs_up(tmp_path: Path) -> None:
-    async with running(tmp_path, RELAY_API_WAITERS="1") as dev:
-        path = MESSAGE
-        async with asyncio.timeout(TIMEOUT_S):
-            first = asyncio.create_task(dev.post("slow", "&wait=30"))
-            await dev.sinks["slow"].wait_for(1)
-            while (await dev.get(path, prefer="wait=0")).heeded:
-                assert not first.done()
-            first.cancel()
-            await asyncio.wait([first])
-            while not (await dev.get(path, prefer="wait=0")).heeded:
-                pass  # the server notices the closed connection with a delay
-            second = await waiting(dev, path)
-            await dev.answer(1, b"here")
-            reply = await second
-    assert (reply.status, reply.body) == (200, b"here")
-
-
-async def waiting(dev: Dev, path: str) -> asyncio.Task[Got]:
-    """A waiting request that occupies the only place."""
-    while True:
-        one = asyncio.create_task(dev.get(f"{path}?wait=30"))
-        while not one.done() and (await dev.get(path, prefer="wait=0")).heeded:
-            pass
-        if not one.done():
-            return one  # else the other one had it for a moment
 
 
 async def test_the_commands_print_the_answer(dev: Dev) -> None:
