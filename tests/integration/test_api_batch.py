@@ -19,7 +19,7 @@ from relay.domain.identity import MessageId
 from relay.domain.message import Message, message_digest, parse_message
 from relay.domain.timing import Timing
 from relay.log.port import Coordinate, NewRecord
-from tests.integration.api_rig import PAYLOAD_CAP, Reply, Rig, document, problem, running_api
+from tests.integration.api_rig import PAYLOAD_CAP, Reply, Rig, document, problem
 from tests.integration.api_rig import rig as rig
 
 PATH: Final = "/v1/sources/app/messages:batch"
@@ -282,15 +282,6 @@ async def test_the_caps(rig: Rig) -> None:
     assert len(on_the_log(rig)) == MAX_ITEMS
     exact = b'"' + b"x" * (PAYLOAD_CAP - 2) + b'"'
     assert statuses(await post(rig, b'{"payload":%b}' % exact)) == [202]
-
-
-async def test_the_key_is_asked_for() -> None:
-    async with running_api(api_key="k") as rig:
-        body = lines({"payload": 1})
-        problem(await rig.post(CI, body, content_type=LINES), 401, "unauthorized")
-        problem(await rig.post(CI, body, content_type=LINES, Authorization="Bearer other"), 401, "unauthorized")
-        assert (await rig.post(CI, body, content_type=LINES, Authorization="Bearer k")).status == 200
-        assert len(on_the_log(rig)) == 1
 
 
 # --- repeats ----------------------------------------------------------------------------------------------------
