@@ -163,7 +163,8 @@ def _seen(work: Incoming, row: MessageRow | None) -> LookupResult:
     if row.digest != work.arrival.digest and not ours:
         work.conflict = True
         return LookupResult.READY
-    work.origin = Coordinate(work.record.topic, row.partition, row.offset)
+    if row.stage is not MessageStage.ACCEPTED:
+        work.origin = Coordinate(work.record.topic, row.partition, row.offset)
     return LookupResult.FINISHED if row.stage is MessageStage.ENQUEUED else LookupResult.READY
 
 

@@ -3,7 +3,7 @@
 One message or a thousand of one source: one look-up, one append, one note in the state, each shared with the requests
 that come at the same time."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import zip_longest
 from typing import Final, NamedTuple
@@ -24,6 +24,7 @@ from relay.api.problems import (
     Problem,
     invalid,
 )
+from relay.api.status import message_in
 from relay.domain.coordinate import Headers
 from relay.domain.directory import Directory
 from relay.domain.errors import InvalidRecord, RecordTooLarge, Unavailable
@@ -208,17 +209,25 @@ class Intake:
         if source_id == OWN_SOURCE:
             raise Problem(RESERVED_SOURCE, f"The source {OWN_SOURCE!r} is the relay's own; no message was accepted.")
         sorting = _Sorting(self._context, source_id)
-        for incoming, row in zip(batch, await self._known(batch), strict=True):
-            sorting.add(incoming, row)
+        rows = await self._known(batch)
+        deleted = await self._deleted(batch, rows)
+        for incoming, row in zip(batch, rows, strict=True):
+            sorting.add(incoming, None if incoming.message.id in deleted else row)
         fates = sorting.fates
         if candidates := sorting.candidates:
-            await self._accept(source_id, candidates, fates)
+            await self._accept(source_id, candidates, fates, deleted)
         for place, first in sorting.repeats:
             if isinstance(fates[place], Repeated) and not isinstance(fates[first], AcceptedMessage):
                 fates[place] = fates[first]
         return fates
 
-    async def _accept(self, source_id: str, candidates: Sequence[_Candidate], fates: list[Fate]) -> None:
+    async def _accept(
+        self,
+        source_id: str,
+        candidates: Sequence[_Candidate],
+        fates: list[Fate],
+        deleted: Mapping[MessageId, MessageRow],
+    ) -> None:
         """Append and remember; where that did not go as expected, say so in `fates`."""
         topic, key = self._context.topics.from_sender, source_id.encode()
         records = [NewRecord(topic, key, one.message.payload, one.headers) for one in candidates]
@@ -233,7 +242,9 @@ class Intake:
             return
         rows = await self._remember(list(arrivals.values()))
         for (place, arrival), row in zip(arrivals.items(), rows, strict=True):
-            if row is not None and (row.partition, row.offset) != (arrival.partition, arrival.offset):
+            if row in (None, deleted.get(arrival.id)):
+                continue
+            if (row.partition, row.offset) != (arrival.partition, arrival.offset):
                 fates[place] = _judged(arrival.digest, row)  # two at once; FromSender keeps to the earlier one, too
 
     async def _known(self, batch: Sequence[IncomingMessage]) -> Sequence[MessageRow | None]:
@@ -242,6 +253,26 @@ class Intake:
             return [None] * len(batch)
         rows = iter(await self._look_up(asked))
         return [None if incoming.fresh else next(rows) for incoming in batch]
+
+    async def _deleted(
+        self, batch: Sequence[IncomingMessage], rows: Sequence[MessageRow | None]
+    ) -> dict[MessageId, MessageRow]:
+        """Rows of messages that are not routed, and whose record the log deleted unread: no proof that they go on."""
+        topic = self._context.topics.from_sender
+        found = {
+            incoming.message.id: row
+            for incoming, row in zip(batch, rows, strict=True)
+            if row is not None and row.stage is not MessageStage.ENQUEUED
+        }
+        places: list[tuple[Coordinate, bytes | None]] = [
+            (Coordinate(topic, row.partition, row.offset), None) for row in found.values()
+        ]
+        records = await self._context.log.read(places) if places else []
+        return {
+            id_: row
+            for (id_, row), record in zip(found.items(), records, strict=True)
+            if message_in(record, id_) is None
+        }
 
     async def _append_traced(
         self, source_id: str, candidates: Sequence[_Candidate], records: Sequence[NewRecord]

@@ -75,7 +75,8 @@ class State(StateReader, Protocol):
     # processing of records: a reply for each item, also if it is refused
     async def arrive(self, arrivals: Sequence[Arrival]) -> list[MessageRow | Refusal | None]:
         """Store arrivals. Returns the row that existed before this call, or None. An existing row keeps its digest and
-        coordinate, and its stage rises to the arrival's. Arrivals of one id in a batch are processed in order."""
+        coordinate, and its stage rises to the arrival's; one at ACCEPTED gets the coordinate of the record that is read
+        first. Arrivals of one id in a batch are processed in order."""
         ...
 
     async def enqueued(self, arrivals: Sequence[Arrival]) -> list[Refusal | None]:

@@ -136,6 +136,25 @@ class MessagesContract:
         (before,) = await answered(rig.state.arrive([structs.replace(self.FIRST, stage=MessageStage.ACCEPTED)]))
         assert present(before).stage is MessageStage.ARRIVED
 
+    async def test_the_record_that_is_read_first_is_the_first(self, rig: Rig) -> None:
+        """One that was accepted before may have been deleted unread."""
+        accepted, read = (
+            structs.replace(self.FIRST, stage=stage) for stage in (MessageStage.ACCEPTED, MessageStage.ARRIVED)
+        )
+        other = structs.replace(read, digest=b"other.", offset=8)
+        later = structs.replace(read, partition=300, offset=9)
+        await answered(rig.state.arrive([accepted]))
+        first = MessageRow(MessageStage.ACCEPTED, b"digest", 3, 70_000_000_000)
+        second = MessageRow(MessageStage.ARRIVED, b"digest", 300, 9)
+        again = structs.replace(later, offset=10)
+        assert await answered(rig.state.arrive([later, again])) == [first, second]
+        assert await rig.state.messages([self.ID]) == [second]
+        await answered(rig.state.arrive([structs.replace(accepted, id=MessageId("github", "m-3"))]))
+        await answered(rig.state.arrive([structs.replace(other, id=MessageId("github", "m-3"))]))
+        assert await rig.state.messages([MessageId("github", "m-3")]) == [
+            structs.replace(first, stage=MessageStage.ARRIVED)
+        ]
+
     async def test_enqueued_keeps_the_first_arrival_and_is_repeatable(self, rig: Rig) -> None:
         await answered(rig.state.arrive([self.FIRST]))
         await answered(rig.state.enqueued([structs.replace(self.FIRST, offset=1)]))

@@ -40,7 +40,12 @@ class Records(Memory):
 
     def _arrive(self, arrival: Arrival) -> MessageRow | None:
         row = self._message(arrival.id)
-        self._store_message(arrival, arrival.stage if row is None else max(arrival.stage, row.stage), row)
+        if row is None or (
+            row.stage < arrival.stage and row.stage is MessageStage.ACCEPTED and row.digest == arrival.digest
+        ):
+            self._store_message(arrival, arrival.stage, None)
+        else:
+            self._store_message(arrival, max(arrival.stage, row.stage), row)
         return row
 
     def _message(self, one: MessageId) -> MessageRow | None:

@@ -5,7 +5,8 @@ import pytest
 
 from relay.api.intake import AcceptedMessage, IncomingMessage, Intake, Repeated
 from relay.domain.message import message_headers
-from tests.fakes.strikes import CrashError, Fuse
+from relay.state.rows import MessageStage
+from tests.fakes.strikes import CRASHES, CrashError, Fuse, Strikes
 from tests.fakes.virtual_time import run_virtually
 from tests.fakes.world import World, message, receiver
 
@@ -45,3 +46,40 @@ def test_an_api_that_dies_at_any_call_accepts_a_message_once(after: bool, meanwh
     while run_virtually(story(blow_at)).blown:
         blow_at += 1
     assert blow_at > 3, "messages, append and arrive"
+
+
+async def _deleted_unread(fuse: Fuse) -> World:
+    """The process that reads the message may die; then the log deletes the record, and its sender sends it again."""
+    world = await World([receiver("r", "/answer", status=True)]).create()
+    await world.run(Fuse(), 1)
+    assert await _accepted(world, Fuse())
+    await world.run(fuse, 5)
+    [lost] = world.broker.records(world.topics.from_sender)
+    world.broker.drop_before(lost.coordinate._replace(offset=lost.offset + 1))
+    assert await _accepted(world, Fuse())
+    await world.run(Fuse(), 60)
+    return world
+
+
+@CRASHES
+def test_what_the_log_deleted_unread_is_accepted_again(late: bool, strikes: Strikes) -> None:
+    """Its row is no proof that it went on."""
+
+    async def story(blow_at: int) -> None:
+        fuse = Fuse(blow_at, after=late)
+        world = await _deleted_unread(fuse)
+        place = f"call {blow_at}, {fuse.names[-1]}"
+        assert world.outside.arrived("/answer") == ["a-1"], place
+        [row] = await world.state.messages([MESSAGE.id])
+        assert row is not None
+        assert row.stage is MessageStage.ENQUEUED, place
+        is_there = any(record.offset == row.offset for record in world.broker.records(world.topics.from_sender))
+        assert is_there or "state.arrive" in fuse.names, place
+        assert await world.is_at_rest(), place
+
+    async def counted() -> Fuse:
+        await _deleted_unread(fuse := Fuse())
+        return fuse
+
+    for blow_at in strikes(run_virtually(counted())):
+        run_virtually(story(blow_at))
