@@ -311,6 +311,8 @@ class TelemetryObserver(Observer):
             event = "offset_missing"
             self._truncated(error)
             self._log.error(event, service=name, error=str(error), problem=_MISSING, again_in_s=again_in_s)
+            for topic in sorted({topic for topic, _ in error.partitions - error.lost.keys()}):
+                self.sentry.report_failure("-", event, "system", topic, 0, None)
         else:
             log = self._log.warning if self._is_news(event) else self._log.debug
             log(event, service=name, error=str(error), again_in_s=again_in_s)

@@ -85,6 +85,14 @@ def test_whatever_the_engine_tells_is_told_on() -> None:
     assert told <= vars(TelemetryObserver).keys()
 
 
+def test_records_that_were_deleted_unread_page_a_person_once_for_a_topic(rig: Rig, sent: Captured) -> None:
+    rig.observer.service_failed("to-receiver", OffsetMissing("no record", [LANE, LANE._replace(partition=4)]), 1.0)
+    assert rig.lines()[0]["event"] == "offset_missing"
+    [event] = sent.events
+    expected = {"reason": "offset_missing", "stage": "to_receiver_ci", "page": "yes"}
+    assert event["tags"] == {**event["tags"], **expected}
+
+
 def test_a_log_that_came_back_shorter_is_an_alarm_that_names_what_is_lost(rig: Rig, sent: Captured) -> None:
     rig.observer.service_failed("to-receiver", OffsetMissing("no record", [LANE], {LANE: (20, 30)}), 1.0)
     said = rig.lines()[0]
