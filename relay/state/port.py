@@ -155,7 +155,7 @@ class State(StateReader, Protocol):
 
     async def remember(self, marks: Sequence[Mark]) -> None:
         """Restore rows that the log proves: as `mark`, but only if no row of this generation or a later one exists, or
-        only one that is AWAITING or PUBLISHED."""
+        only one that is ACCEPTED, AWAITING or PUBLISHED, or whose attempt began before a loss and has no outcome."""
         ...
 
     async def parked_total(self) -> Counts:

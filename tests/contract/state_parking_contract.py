@@ -471,6 +471,20 @@ class LifeContract:
         await rig.state.remember([Mark(row(3), 0, Stage.DONE, (0, 9))])
         assert (await peeked(rig.state, row(3))).stage is Stage.DONE
 
+    async def test_what_was_under_way_before_a_loss_is_over_if_the_log_proves_it(self, rig: Rig) -> None:
+        """The replica has it as it was when it fell behind. What began after that is under way."""
+        for number in (1, 2, 3):
+            await begun(rig.state, row(number))
+        await answered(rig.state.settle([outcome(row(2), Change.RETRY, due_in_s=60)]))
+        await answered(rig.state.settle([outcome(row(3), Change.ACCEPTED, result=ANSWER)]))
+        await rig.elapse(1)
+        await rig.fail_over()
+        await self.recover(rig)
+        await begun(rig.state, row(4))
+        await rig.state.remember([Mark(row(number), 0, Stage.DONE, (0, 1)) for number in (1, 2, 3, 4)])
+        found = await answered(rig.state.peek([row(1), row(2), row(3), row(4)]))
+        assert [one.stage for one in found] == [Stage.DONE, Stage.DONE, Stage.DONE, Stage.SENDING]
+
     async def test_making_ready_what_is_ready_brings_no_doubt(self, rig: Rig) -> None:
         await rig.state.ready(range(TAGS), in_doubt_s=500)
         assert await begun(rig.state, row(), ask_first=True) == Go(1, 0.0)

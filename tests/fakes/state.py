@@ -68,7 +68,7 @@ class MemoryState(StatisticsKept, Records):
         self._reach_owners(one.row.owner for one in marks)
         for one in marks:
             tag = self._of(one.row.owner)
-            remember(tag.rows, one, self.now, partial(tag.free, now=self.now))
+            remember(tag.rows, one, self.now, partial(tag.free, now=self.now), tag.lost_at)
 
     async def parked_total(self) -> Counts:
         return self._parked_of("")

@@ -16,6 +16,8 @@ ABSENT_S = 6.0
 REMEMBERED = 4
 _TARGETS = {Change.ACCEPTED: Stage.ACCEPTED, Change.RESULT: Stage.RESULT}
 
+_WAITS = (Stage.NONE, Stage.ACCEPTED, Stage.AWAITING, Stage.PUBLISHED)
+
 Free = Callable[[bytes, int], None]
 """Takes the digest and the generation of a row."""
 
@@ -315,9 +317,13 @@ def mark(rows: Rows, one: Mark, now: float, free: Free) -> None:
     rows.keep(digest, row, now)
 
 
-def remember(rows: Rows, one: Mark, now: float, free: Free) -> None:
-    """Mark a row that nothing more is known of than that it waits for such an end. `free`: as in `mark`."""
+def remember(rows: Rows, one: Mark, now: float, free: Free, lost_at: float) -> None:
+    """Mark a row that nothing more is known of than that it waits for such an end, or than an attempt of before
+    `lost_at`. `free`: as in `mark`."""
     row = rows.load(one.row.digest, now)
-    known = row is not None and row.generation >= one.generation
-    if row is None or not known or row.stage in (Stage.NONE, Stage.AWAITING, Stage.PUBLISHED):
+    if row is None or row.generation < one.generation or row.stage in _WAITS or _is_of_before(row, lost_at):
         mark(rows, one, now, free)
+
+
+def _is_of_before(row: StoredRow, lost_at: float) -> bool:
+    return row.stage < Stage.ACCEPTED and row.began < lost_at

@@ -2,7 +2,7 @@
 back as soon as the answer is there."""
 
 import asyncio
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from typing import Any
 
@@ -19,7 +19,8 @@ from relay.state.attempts import BeginRequest, Go, Limits
 from relay.state.port import Lane
 from relay.state.replies import answered, of
 from relay.state.rows import Result, RowKey
-from tests.fakes.strikes import STRIKES, CrashError, FrozenBeforeOutcome, Fuse, Strikes, crash_at_each
+from tests.fakes.state import MemoryState
+from tests.fakes.strikes import NEVER, STRIKES, CrashError, FrozenBeforeOutcome, Fuse, Strikes, crash_at_each
 from tests.fakes.surroundings import REFUSED
 from tests.fakes.virtual_time import run_virtually
 from tests.fakes.world import Process, World, message, receiver
@@ -316,3 +317,35 @@ async def test_an_answer_ends_the_wait_of_a_delivery_that_two_owners_have_handed
     assert await world.is_at_rest()
     assert not world.state.intents()
     assert world.outside.tried == {"a-0": 1, "a-1": 1}
+
+
+class _Lagging(Fuse):
+    """A replica of the state falls behind right before the first outcome is stored."""
+
+    def __init__(self, state: MemoryState) -> None:
+        super().__init__(NEVER)
+        self._state = state
+        self.replica: Mapping[str, Any] = {}
+
+    async def before(self, name: str) -> None:
+        if name == "state.settle" and not self.replica:
+            self.replica = self._state.copied()
+        await super().before(name)
+
+
+class _RebuildingProcess(Process):
+    rebuilds = True
+
+
+@virtually
+async def test_an_answer_that_the_state_lost_in_a_fail_over_is_the_only_result() -> None:
+    """The replica has the message as under way. Its parked record waits for the answer until the deadline otherwise."""
+    world = await _world("dedicated", 1)
+    fuse = _Lagging(world.state)
+    process = await _RebuildingProcess(world, fuse).run(5)
+    assert await _Answering(world).answer("s0-0")
+    await process.ended(1)
+    world.state.fail_over(fuse.replica)
+    await process.stop(after=4_000)
+    assert world.outside.results() == {("s0-0", "r"): {"answered"}}
+    assert await world.is_at_rest()
