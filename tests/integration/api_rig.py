@@ -39,7 +39,6 @@ from relay.domain.diagnosis import Diagnosis, fine
 from relay.domain.errors import StateUnavailable
 from relay.domain.exchange import Exchange, Request, Response
 from relay.domain.expression import Expression
-from relay.domain.identity import MessageId
 from relay.domain.receiver import Endpoint, EventSchemas, Inbound, Quota, Receiver, Source
 from relay.domain.recipients import receiver_of
 from relay.domain.topics import Topics
@@ -47,11 +46,6 @@ from relay.history.port import History
 from relay.log.port import Record
 from relay.pages.web import create_pages
 from relay.replay.replay_service import ReplayService
-from relay.state.attempts import Settlement
-from relay.state.port import Balance, Charge
-from relay.state.read_model import RowDetails
-from relay.state.replies import Refusal
-from relay.state.rows import Arrival, Mark, MessageRow, Row, RowKey
 from tests.fakes.history import MemoryHistory
 from tests.fakes.keys import MemoryKeys
 from tests.fakes.log import MemoryBroker, MemoryLog
@@ -80,40 +74,15 @@ class AwayState(MemoryState):
         super().__init__(clock=lambda: NOW)
         self.away: set[str] = set()
         self.asked: list[str] = []
+        for name in ("arrive", "charge", "keys_used", "lease", "mark", "messages", "row_details", "settle", "use_keys"):
+            setattr(self, name, partial(self._unless_away, name, getattr(self, name)))
 
-    async def _unless_away(self, name: str, call: Awaitable[T]) -> T:
+    async def _unless_away(self, name: str, method: Callable[..., Awaitable[T]], *args: Any, **named: Any) -> T:
         self.asked.append(name)
-        result = await call
+        result = await method(*args, **named)
         if name in self.away:  # the effect of a call that failed is unknown: here it had one
             raise StateUnavailable("refused")
         return result
-
-    async def messages(self, ids: Sequence[MessageId]) -> list[MessageRow | None]:
-        return await self._unless_away("messages", super().messages(ids))
-
-    async def arrive(self, arrivals: Sequence[Arrival]) -> list[MessageRow | Refusal | None]:
-        return await self._unless_away("arrive", super().arrive(arrivals))
-
-    async def charge(self, charges: Sequence[Charge]) -> list[Balance]:
-        return await self._unless_away("charge", super().charge(charges))
-
-    async def use_keys(self, used: Mapping[str, float]) -> None:
-        return await self._unless_away("use_keys", super().use_keys(used))
-
-    async def keys_used(self, ids: Sequence[str]) -> list[float | None]:
-        return await self._unless_away("keys_used", super().keys_used(ids))
-
-    async def row_details(self, rows: Sequence[RowKey]) -> list[RowDetails]:
-        return await self._unless_away("row_details", super().row_details(rows))
-
-    async def settle(self, settlements: Sequence[Settlement]) -> list[Row | Refusal | None]:
-        return await self._unless_away("settle", super().settle(settlements))
-
-    async def lease(self, name: str, owner: str, ttl_s: float) -> bool:
-        return await self._unless_away("lease", super().lease(name, owner, ttl_s))
-
-    async def mark(self, marks: Sequence[Mark]) -> list[Refusal | None]:
-        return await self._unless_away("mark", super().mark(marks))
 
 
 class Known:
