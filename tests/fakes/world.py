@@ -521,6 +521,22 @@ def rebuilding(
     )
 
 
+def recovery_of(world: World, owner: str, log: Any, *, in_doubt_s: float | None = None) -> Recovery:
+    """As a command has one, beside the processes."""
+    silent = Observer()
+    return Recovery(
+        log,
+        world.state,
+        world.topics.parked(),
+        world.clock,
+        silent,
+        Retrier(world.clock, silent),
+        owner=owner,
+        in_doubt_s=world.settings.dedup_window if in_doubt_s is None else in_doubt_s,
+        holding=Holding(log, world.state, world.topics.receiver_config),
+    )
+
+
 async def _once() -> AsyncIterator[int]:
     yield 0
     await asyncio.Event().wait()

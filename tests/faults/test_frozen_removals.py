@@ -4,16 +4,11 @@ import asyncio
 from typing import Any
 
 from relay.config.settings import Settings
-from relay.engine.holding import Holding
-from relay.engine.observer import Observer
-from relay.engine.supervision import Retrier
-from relay.recovery.recovery_pass import Recovery
-from tests.fakes.log import MemoryLog
 from tests.fakes.replaying import ReplayProcess, ReplayWorld
 from tests.fakes.strikes import CRASHES, Frost, Fuse, Fused, Strikes
 from tests.fakes.surroundings import REFUSED
 from tests.fakes.virtual_time import run_virtually, until
-from tests.fakes.world import message
+from tests.fakes.world import message, recovery_of
 from tests.faults.test_replays import RebuildingProcess
 
 PARKS: dict[str, Any] = {"base": 20, "factor": 1, "cap": 20, "max_attempts": 2}
@@ -107,18 +102,5 @@ class _BeforeAppending(Frost):
 
 
 async def _check(world: ReplayWorld, frost: Frost) -> None:
-    log, observer = MemoryLog(world.broker), Observer()
-    await log.start()
-    holding, retrier = Holding(log, world.state, world.topics.receiver_config), Retrier(world.clock, observer)
-    recovery = Recovery(
-        Fused(log, frost, "log"),
-        world.state,
-        world.topics.parked(),
-        world.clock,
-        observer,
-        retrier,
-        owner="test",
-        in_doubt_s=60.0,
-        holding=holding,
-    )
+    recovery = recovery_of(world, "test", Fused(await world.client(), frost, "log"), in_doubt_s=60.0)
     assert await recovery.check() is not None

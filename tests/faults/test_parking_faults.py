@@ -11,20 +11,16 @@ from relay.config.settings import Settings
 from relay.domain.exchange import Response
 from relay.domain.hop import decode_hop, encode_hop
 from relay.domain.identity import DeliveryId
-from relay.engine.holding import Holding
-from relay.engine.observer import Observer
 from relay.engine.parked_reader import adopt_cluster
-from relay.engine.supervision import Retrier
 from relay.log.port import Coordinate, NewRecord
-from relay.recovery.recovery_pass import Recovery
 from relay.state.port import Lane
 from relay.state.replies import answered, of
 from relay.state.rows import ParkedLife, delivery_row
-from tests.fakes.log import MemoryBroker, MemoryLog
+from tests.fakes.log import MemoryBroker
 from tests.fakes.strikes import CRASHES, STRIKES, Frost, Fuse, Loss, Strikes, crash_at_each
 from tests.fakes.surroundings import REFUSED
 from tests.fakes.virtual_time import run_virtually
-from tests.fakes.world import Process, World, message, receiver
+from tests.fakes.world import Process, World, message, receiver, recovery_of
 
 HELD = Settings(receivers_file="none", hold_max=5.0)
 """Records that wait for longer than 5 s are parked: these stories are repeated hundreds of times."""
@@ -168,7 +164,7 @@ async def test_the_regular_check_puts_back_what_no_reference_knows_of() -> None:
     world = await _world()
     process = await Process(world).run(4)
     assert await world.parked_references() == 3
-    recovery = await _recovery(world)
+    recovery = recovery_of(world, "test", await world.client(), in_doubt_s=60.0)
     await recovery.check()
     assert await world.parked_references() == 3
     lane = Lane(world.topics.to_receiver("r"), 0, 99)
@@ -233,17 +229,6 @@ async def test_on_a_cluster_that_an_operator_confirms_parked_messages_that_it_la
     await adopt_cluster(await world.client(), world.state)
     await world.run(Fuse(), 60)
     assert world.told.dead_letters == {"lost": 3}
-
-
-async def _recovery(world: World) -> Recovery:
-    log, observer = MemoryLog(world.broker), Observer()
-    await log.start()
-    retrier = Retrier(world.clock, observer)
-    topic = world.topics.parked()
-    holding = Holding(log, world.state, world.topics.receiver_config)
-    return Recovery(
-        log, world.state, topic, world.clock, observer, retrier, owner="test", in_doubt_s=60.0, holding=holding
-    )
 
 
 async def _replayed() -> World:

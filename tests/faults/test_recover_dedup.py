@@ -13,12 +13,9 @@ from relay.domain.identity import DeliveryId
 from relay.domain.message import Message
 from relay.domain.receiver import Endpoint, Receiver, RetryPolicy, Source
 from relay.domain.topics import SHARED
-from relay.engine.holding import Holding
-from relay.engine.observer import Observer, Recovered, StateMemory
-from relay.engine.supervision import Retrier
+from relay.engine.observer import Recovered, StateMemory
 from relay.log.port import Backlog
 from relay.recovery.rebuild import MemoryLostAgain, Read, Rebuild
-from relay.recovery.recovery_pass import Recovery
 from relay.state.port import FailedEntry
 from relay.state.replies import answered
 from relay.state.rows import Mark, MessageRow, Row, Stage, delivery_row
@@ -26,7 +23,7 @@ from tests.fakes.log import MemoryBroker, MemoryLog
 from tests.fakes.strikes import STRIKES, Fuse, Loss, Strikes, crash_at_each
 from tests.fakes.surroundings import REFUSED
 from tests.fakes.virtual_time import run_virtually
-from tests.fakes.world import Process, World, message, receiver
+from tests.fakes.world import Process, World, message, receiver, recovery_of
 
 HELD = Settings(receivers_file="none", hold_max=5.0)
 """What waits for longer than 5 s is parked."""
@@ -72,19 +69,7 @@ def _other_payload(sent: Message) -> Message:
 
 async def recover(world: World) -> Recovered:
     """`relay recover`."""
-    log, silent = MemoryLog(world.broker), Observer()
-    await log.start()
-    recovery = Recovery(
-        log,
-        world.state,
-        world.topics.parked(),
-        world.clock,
-        silent,
-        Retrier(world.clock, silent),
-        owner="recover",
-        in_doubt_s=world.settings.dedup_window,
-        holding=Holding(log, world.state, world.topics.receiver_config),
-    )
+    recovery = recovery_of(world, "recover", await world.client())
     while (done := await recovery.check()) is None:  # a relay process is at it
         await world.clock.sleep(0.001)
     return done

@@ -12,11 +12,7 @@ from relay.domain.coordinate import Coordinate
 from relay.domain.errors import UserError
 from relay.domain.receiver import Endpoint, Life, Receiver, RetryPolicy, Source
 from relay.domain.times import rfc3339
-from relay.engine.holding import Holding
-from relay.engine.observer import Observer
-from relay.engine.supervision import Retrier
 from relay.log.port import NewRecord, Record
-from relay.recovery.recovery_pass import Recovery
 from relay.transfer import incoming, outgoing
 from relay.transfer.form import BeginLine, EndLine, EntryLine, Line, RecordLine, decode_line, encode_line
 from relay.transfer.incoming import Import, ImportResult
@@ -24,7 +20,7 @@ from relay.transfer.outgoing import Export
 from tests.fakes.log import MemoryLog
 from tests.fakes.strikes import CRASHES, CrashError, Fuse, Fused, Strikes
 from tests.fakes.virtual_time import run_virtually
-from tests.fakes.world import World, message, receiver
+from tests.fakes.world import World, message, receiver, recovery_of
 
 EXPECTED = {
     ("a-1", "answers"): {"answered"},
@@ -65,19 +61,7 @@ async def _send(world: World) -> None:
 
 
 async def _ready(world: World) -> None:
-    log, silent = MemoryLog(world.broker), Observer()
-    await log.start()
-    recovery = Recovery(
-        log,
-        world.state,
-        world.topics.parked(),
-        world.clock,
-        silent,
-        Retrier(world.clock, silent),
-        owner="transfer",
-        in_doubt_s=3600.0,
-        holding=Holding(log, world.state, world.topics.receiver_config),
-    )
+    recovery = recovery_of(world, "transfer", await world.client(), in_doubt_s=3600.0)
     while await recovery.check() is None:
         await world.clock.sleep(1.0)  # until the lease of the dead one is over
 

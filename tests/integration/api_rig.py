@@ -46,6 +46,7 @@ from relay.history.port import History
 from relay.log.port import Record
 from relay.pages.web import create_pages
 from relay.replay.replay_service import ReplayService
+from tests.fakes import steps
 from tests.fakes.history import MemoryHistory
 from tests.fakes.keys import MemoryKeys
 from tests.fakes.log import MemoryBroker, MemoryLog
@@ -157,24 +158,7 @@ class OneReply(Transport):
         return
 
 
-class StandingClock:
-    """Time stands still at NOW, unless it is set."""
-
-    def __init__(self) -> None:
-        self.now = NOW
-
-    def monotonic(self) -> float:
-        return self.now
-
-    def time(self) -> float:
-        return self.now
-
-    def wall(self) -> float:
-        return self.now
-
-    async def sleep(self, seconds: float) -> None:
-        self.now += seconds
-
+class StandingClock(steps.StandingClock):
     async def wait(self, event: asyncio.Event, seconds: float | None) -> None:
         await event.wait()
 

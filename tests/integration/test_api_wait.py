@@ -308,7 +308,7 @@ async def test_who_is_found_by_subscription_may_be_that_one(rig: Rig) -> None:
 @pytest.mark.parametrize("wait", ["soon", "-1", "", "1e9", "9999999999"])
 @pytest.mark.parametrize("preference", [{}, {"Prefer": "wait=1"}])
 async def test_a_wait_that_is_no_number_of_seconds(rig: Rig, wait: str, preference: dict[str, str]) -> None:
-    refused = problem(await rig.post(f"{POST}&wait={wait}", ce_id="m-1", **preference), 400, "invalid-request")
+    refused = problem(await rig.post(f"{POST}&wait={wait}", b"{}", ce_id="m-1", **preference), 400, "invalid-request")
     assert [error["parameter"] for error in refused["errors"]] == ["wait"]
     assert not rig.records(rig.topics.from_sender)
 
