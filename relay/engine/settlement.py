@@ -374,11 +374,11 @@ def ping_settlement(work: Work, outcome: Later, held: Hold | None) -> Settlement
 
 def hold_after_ping(outcome: Later, rules: EndpointRules, down_for_s: float, since: float) -> Hold | None:
     """The hold, if the endpoint gets nothing more until an operator resumes it. `since`: as in Hold."""
-    outage = lasting(down_for_s)
     if outcome.pause_s == inf and not rules.is_origin:
-        return hold("gone", since, f"it answered {outcome.last_status} to a ping after an outage of {outage}")
+        detail = f"it answered {outcome.last_status} to a ping after an outage of {lasting(down_for_s)}"
+        return hold("gone", since, detail)
     if outcome.healthy is False and down_for_s >= rules.limits.breaker.offline.disable_after:
-        return hold("disabled", since, f"it was down for {outage}")
+        return hold("disabled", since, f"it was down for {lasting(down_for_s)}")
     return None
 
 

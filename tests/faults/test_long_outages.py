@@ -272,6 +272,7 @@ async def test_after_days_it_is_disabled_until_somebody_resumes_it() -> None:
     assert health.failing_for_s > 900
     assert health.hold is not None
     assert health.hold.reason == "disabled"
+    assert health.hold.detail.startswith("it was down for 15 min")
     pings = len(world.outside.pings)
     world.outside.down.clear()
     await process.ended(600)
