@@ -471,8 +471,8 @@ class LifeContract:
         await rig.state.remember([Mark(row(3), 0, Stage.DONE, (0, 9))])
         assert (await peeked(rig.state, row(3))).stage is Stage.DONE
 
-    async def test_what_was_under_way_before_a_loss_is_over_if_the_log_proves_it(self, rig: Rig) -> None:
-        """The replica has it as it was when it fell behind. What began after that is under way."""
+    async def test_what_was_in_flight_before_a_loss_is_over_if_the_log_proves_it(self, rig: Rig) -> None:
+        """The replica has it as it was when it fell behind. What began after that is in flight."""
         for number in (1, 2, 3):
             await begun(rig.state, row(number))
         await answered(rig.state.settle([outcome(row(2), Change.RETRY, due_in_s=60)]))

@@ -337,9 +337,8 @@ class _RebuildingProcess(Process):
     rebuilds = True
 
 
-@virtually
 async def test_an_answer_that_the_state_lost_in_a_fail_over_is_the_only_result() -> None:
-    """The replica has the message as under way. Its parked record waits for the answer until the deadline otherwise."""
+    """The replica has the message as in flight. Its parked record waits for the answer until the deadline otherwise."""
     world = await _world("dedicated", 1)
     fuse = _Lagging(world.state)
     process = await _RebuildingProcess(world, fuse).run(5)
