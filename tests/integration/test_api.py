@@ -14,7 +14,7 @@ from relay.domain.message import Message, message_digest, parse_message
 from relay.domain.receiver import Endpoint, Receiver
 from relay.domain.timing import Timing
 from relay.log.partitioner import partition_of
-from relay.log.port import TopicPartition
+from relay.log.port import Record, TopicPartition
 from relay.state.attempts import Change, Settlement
 from relay.state.read_model import LaneHeartbeat
 from relay.state.replies import answered
@@ -456,9 +456,20 @@ async def test_a_message_that_from_sender_saw_first_is_no_repeat(rig: Rig) -> No
 
 
 async def test_a_repeat_of_a_message_whose_record_is_gone(rig: Rig) -> None:
+    """Unless it was routed, the log has deleted it unread: then the repeat takes its place."""
+
+    def deleted() -> Record:
+        (record,) = rig.records(rig.topics.from_sender)
+        rig.broker.drop_before(Coordinate(record.topic, record.partition, record.offset + 1))
+        return record
+
     await rig.post(CI, b"{}", ce_id="m-1")
-    (record,) = rig.records(rig.topics.from_sender)
-    rig.broker.drop_before(Coordinate(record.topic, record.partition, record.offset + 1))
+    deleted()
+    assert document(await rig.post(CI, b"{}", ce_id="m-1"))["duplicate"] is False
+    record = deleted()
+    [row] = await rig.state.messages([MessageId("app", "m-1")])
+    assert row is not None
+    await answered(rig.state.enqueued([Arrival(MessageId("app", "m-1"), row.digest, record.partition, record.offset)]))
 
     view = document(await rig.post(CI, b"{}", ce_id="m-1"))
     assert (view["duplicate"], view["received_at"]) == (True, None)
