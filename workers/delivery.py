@@ -149,8 +149,9 @@ class Delivery(HopWork):
             return None
         own = timing is not None and self.retry is not self.receiver.post.retry
         limit = "before its deadline" if own else "within max_age"
-        detail = f"not delivered {limit} after {counted(self.attempts, 'attempt')}"
-        return Dead("expired", self.with_last_failure(detail))
+        # without a look at its row, a former owner's attempts are not known
+        after = f" after {counted(self.attempts, 'attempt')}" if self.attempts else ""
+        return Dead("expired", self.with_last_failure(f"not delivered {limit}{after}"))
 
     def follow(self, receiver: Receiver) -> None:
         """Follow changed settings: a corrected endpoint takes effect at once."""

@@ -228,6 +228,19 @@ async def test_its_dead_letter_has_the_status_of_its_last_attempt(lane: str, res
 
 
 @LANES
+async def test_its_dead_letter_denies_no_attempt_of_a_process_that_died(lane: str) -> None:
+    """Its text is written before the row, and with that the attempt, is read."""
+    world = await World([receiver("r", "/slow", lane=lane)]).create()
+    await world.send(timed(1, deadline=2.0))
+    process = await Process(world).run(3)
+    await process.kill()
+    await Process(world).stop(after=60)
+    (letter,) = world.broker.records(world.topics.failed_messages)
+    end = parse_dead_letter(letter.headers)
+    assert (end.reason, end.attempts, end.detail) == ("expired", 1, "not delivered before its deadline")
+
+
+@LANES
 async def test_its_last_attempt_is_made_right_before_its_deadline(lane: str) -> None:
     """A wait that reaches beyond it is cut, as for `max_age`."""
     world = await world_of(lane=lane, base=3000.0, factor=1.0, cap=3000.0, max_attempts=5)

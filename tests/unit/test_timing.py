@@ -192,7 +192,7 @@ def test_the_dead_letter_says_which_limit_it_was() -> None:
 
 
 def _expired(limit: str) -> Dead:
-    return Dead("expired", f"not delivered {limit} after 0 attempts; the last: status 500")
+    return Dead("expired", f"not delivered {limit}; the last: status 500")
 
 
 def test_a_replay_is_sent_at_once_whatever_its_timing_was() -> None:

@@ -310,7 +310,7 @@ async def test_age_ends_it_first(rig: Rig) -> None:
     rig.clock.now = NOW + 3539.9
     assert step.overdue(work) is None
     rig.clock.now = NOW + 3540
-    assert step.overdue(work) == Dead("expired", "not delivered within max_age after 0 attempts")
+    assert step.overdue(work) == Dead("expired", "not delivered within max_age")
 
 
 def test_no_message_is_younger_than_new(rig: Rig) -> None:
