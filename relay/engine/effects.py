@@ -33,7 +33,7 @@ from relay.log.port import AT_ONCE, Coordinate, Log, NewRecord, size_of
 from relay.state.attempts import CallKind, Verdict
 from relay.state.port import IntakeRequest, State
 from relay.state.replies import Refusal, answered, of
-from relay.state.rows import Due, DueRequest, ParkedLife, Row
+from relay.state.rows import Due, DueRequest, ParkedLife, Row, tag_of
 from relay.state.rows import Parked as Reference
 
 T = TypeVar("T")
@@ -303,16 +303,19 @@ class Effects:
         return found, await self._forget(lane, [*removed, *gone]), left
 
     async def _finished(self, lane: AnyLane, gone: Sequence[Due], found: list[ParkedCopy]) -> list[Due]:
-        """Those that were finished before their copies were removed. The log has lost the others."""
+        """Those that were finished before their copies were removed. The log has lost the others; but while rows are
+        missing after a loss of the state, that is unknown, and they are left to their leases."""
         finished: list[Due] = []
         lost: list[ParkedCopy] = []
+        tags = sorted({tag_of(due.row.owner) for due in gone})
+        gaps = await self._retrier.until_done("ask for missing rows", lambda: self._state.gaps(tags))
         asks = [IntakeRequest(due.row, due.generation, None) for due in gone]
         rows = await self._answer(CallQueue.LOOK_UP.value, self._state.intake, of(lane.setup.lane, asks))
         kind = lane.worker.kind
         for due, row in zip(gone, rows, strict=True):
             if _is_over(due.generation, row, kind):
                 finished.append(due)
-            else:
+            elif tag_of(due.row.owner) not in gaps:
                 lost.append(lost_copy(due, parked_key(lane.worker.stage, due.row), row))
         if lost:
             await self._retrier.until_done("find parked messages", partial(check_cluster, self._log, self._state))

@@ -31,7 +31,7 @@ from relay.telemetry.logging import configure
 from relay.telemetry.metrics import Metrics
 from tests.fakes.log import MemoryBroker, MemoryLog
 from tests.fakes.strikes import Fuse
-from tests.fakes.surroundings import Surroundings
+from tests.fakes.surroundings import REFUSED, Surroundings
 from tests.fakes.world import Process, World, message, rebuilding, receiver
 
 COUNT = 60
@@ -410,3 +410,28 @@ async def test_what_takes_the_place_of_lost_records_during_a_rebuild_is_not_take
     log = _Interrupted(world.broker, partial(_replace_the_end, world))
     await log.start()
     await _deliver_after(world, rebuilding(world, "one", log=log, rate=1_000))
+
+
+class _RebuildingProcess(Process):
+    rebuilds = True
+
+
+async def test_a_message_that_an_older_memory_has_as_parked_is_not_taken_for_lost() -> None:
+    """It was sent since, and the log has compacted its parked copy away."""
+    world = World(
+        [receiver("r", "/answer", base=8.0, factor=1.0)], settings=Settings(receivers_file="none", hold_max=5.0)
+    )
+    await world.create()
+    world.outside.troubles["a-0"] = [REFUSED]
+    await world.send(message(0, "a", "r"))
+    process = await _RebuildingProcess(world).run(4)
+    replica, [copy] = world.state.copied(), world.parked_copies()
+    await process.ended(20)
+    assert not world.parked_copies()
+    end = world.broker[TopicPartition(copy.topic, copy.partition)].end
+    world.broker.drop_before(Coordinate(copy.topic, copy.partition, end))
+    world.state.fail_over(replica)
+    await process.stop(after=200)
+    assert world.told.dead_letters == {}
+    assert world.outside.results() == {("a-0", "r"): {"answered"}}
+    assert await world.is_at_rest()
