@@ -19,6 +19,9 @@ UNIX_START = 1_700_000_000.0
 _TURNS_AT_ONCE = 300_000
 """More than any test needs: a loop with more turns at one moment never ends."""
 
+_DIGITS = 6
+"""Of a time in seconds, after the point."""
+
 _OF_THE_LOOP = 1
 """Files that a loop watches for itself; it would notice their events anyway."""
 
@@ -36,12 +39,16 @@ class _Jumping(selectors.SelectSelector):
         if not found and timeout is None:
             raise RuntimeError("deadlock: nothing is ready, and no timer is set")
         if not found and timeout is not None and timeout > 0:
-            self.now += timeout
+            self.pass_by(timeout)
             self._turns = 0
         self._turns += 1
         if self._turns > _TURNS_AT_ONCE:
             raise RuntimeError("something goes round without waiting: no time passes")
         return found
+
+    def pass_by(self, seconds: float) -> None:
+        """From one full microsecond to another: a sum that is off by the last bit would be almost at a timer."""
+        self.now = round(self.now + seconds, _DIGITS)
 
 
 class VirtualLoop(asyncio.SelectorEventLoop):
@@ -56,15 +63,15 @@ class VirtualLoop(asyncio.SelectorEventLoop):
 
     def stand_still(self, seconds: float) -> None:
         """As code that blocks the loop for so long, or a machine that gives it no time."""
-        self._jumping.now += seconds
+        self._jumping.pass_by(seconds)
 
     def call_at(  # type: ignore[override]  # as strict about the callback as needed here
         self, when: float, callback: Callable[..., object], *args: Any, context: Any = None
     ) -> TimerHandle:
         """At a full microsecond, never before `when`: asyncio fires timers that are almost due. A callback that finds
-        itself too early, and waits again, would never end if two do so."""
+        itself too early, and waits again, would never end."""
         at = math.ceil(when * 1e6) / 1e6
-        return super().call_at(at if at >= when else at + 1e-6, callback, *args, context=context)
+        return super().call_at(at if at >= when else round(at + 1e-6, _DIGITS), callback, *args, context=context)
 
 
 class LoopClock(SystemClock):
