@@ -10,7 +10,7 @@ from relay.client import ApiError
 from relay.client.http import path
 from relay.client.mending import Fix, Tested, apply_fix, is_tested_first, replay_letters, test_endpoint
 from relay.domain.hop import NO_RECEIVER
-from relay.domain.incident import State
+from relay.domain.incident import PartyType, State
 from relay.domain.replay_job import OVER
 from relay.pages.page import get, live, post
 from relay.pages.receiver_form import Field, credentials_of, mistakes_of, renewed_credentials
@@ -143,6 +143,11 @@ async def unresolved(visit: Visit, *, party: str | None = None) -> list[Incident
     parties = () if party is None else (party,)
     found = await visit.load_list(visit.api.incidents.page(state=UNRESOLVED, party=parties, limit=_MOST_READ))
     return sorted(found.items, key=lambda one: one["severity"] != "error")
+
+
+async def unresolved_of(visit: Visit, kind: PartyType, name: str) -> list[IncidentView]:
+    """As `unresolved`, of one receiver or source: both may have the same name."""
+    return [one for one in await unresolved(visit, party=name) if one["party"]["type"] == kind]
 
 
 async def _progress(visit: Visit, incident: IncidentDetail) -> dict[str, Any]:

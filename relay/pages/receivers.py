@@ -12,6 +12,7 @@ from relay.client.http import path
 from relay.domain import urls
 from relay.domain.identity import PROBE
 from relay.pages import charts
+from relay.pages.incidents import unresolved_of
 from relay.pages.page import get, post
 from relay.pages.receiver_form import (
     COMMON,
@@ -113,12 +114,13 @@ async def receiver(visit: Visit) -> web.StreamResponse:
     name = visit.part("name")
     failed = "failed" in visit.filters("failed")
     receivers = visit.api.receivers
-    it, stats, attempts, traffic, gaps = await asyncio.gather(
+    it, stats, attempts, traffic, gaps, incidents = await asyncio.gather(
         receivers.get(name),
         visit.load(receivers.stats(name)),
         visit.load_list(receivers.attempts_page(name, failed=failed, limit=_ATTEMPTS, cursor=visit.cursor)),
         visit.load_list(receivers.page(prefix=name, limit=1, traffic=True)),
         visit.load_list(receivers.gaps_page(name, limit=_GAPS)),
+        unresolved_of(visit, "receiver", name),
     )
     settings = [row for row in settings_of(it) if not (visit.in_portal and row[0] in _INNER)]
     return visit.show(
@@ -128,6 +130,7 @@ async def receiver(visit: Visit) -> web.StreamResponse:
         attempts=attempts,
         failed=failed,
         gaps=gaps,
+        incidents=incidents,
         traffic=next((each["traffic"] for each in traffic.items if each["name"] == name), None),
         rows=[row for row in settings if row[2] != "default"],
         defaults=[row for row in settings if row[2] == "default"],

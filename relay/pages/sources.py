@@ -11,6 +11,7 @@ from relay.client import ApiError
 from relay.client.http import path
 from relay.domain.identity import PROBE
 from relay.domain.reasons import REASONS, reason_class
+from relay.pages.incidents import unresolved_of
 from relay.pages.page import get, post
 from relay.pages.receiver_form import (
     Field,
@@ -60,10 +61,11 @@ async def sources(visit: Visit) -> web.StreamResponse:
 async def source_page(visit: Visit) -> web.StreamResponse:
     """Readers of a source see the health of its callback, and not its settings."""
     source_id = visit.part("source_id")
-    callback, source, letters = await asyncio.gather(
+    callback, source, letters, incidents = await asyncio.gather(
         visit.load(visit.api.sources.callback(source_id)),
         visit.load(visit.api.sources.get(source_id)),
         visit.load_list(visit.api.failed.page(source=[source_id], stage="to_sender", reason=_OF_RESULTS, limit=_SHOWN)),
+        unresolved_of(visit, "source", source_id),
     )
     if callback.problem is not None and callback.problem.status == 403:
         raise callback.problem
@@ -76,6 +78,7 @@ async def source_page(visit: Visit) -> web.StreamResponse:
         callback=callback,
         source=source,
         letters=letters,
+        incidents=incidents,
         rows=rows,
         has_secret=has_secret,
     )

@@ -108,6 +108,9 @@ async def test_a_secret_that_is_still_wrong_replays_nothing(dev: DevRelay, visit
         await clicks.mend("Save")
         await expect(visitor.page.get_by_role("alert")).to_contain_text("The test got 401")
         assert (await dev.message("shop", "m-1"))["status"] == "failed"
+        await visitor.open("/ui/receivers/ci")
+        await expect(visitor.page.get_by_role("region", name="Incidents")).to_contain_text("rejected our credentials")
+        await visitor.assert_accessible()
 
 
 @SIZES
@@ -212,6 +215,9 @@ async def test_a_broken_callback_is_one_incident_of_its_source(
 
         await until(look)
         assert await unresolved(dev) == [("callback", "source", "billing")]
+        await visitor.open("/ui/sources/billing")
+        await expect(visitor.page.get_by_role("region", name="Incidents")).to_contain_text("callback")
+        await visitor.assert_accessible()
         clicks = Clicks(visitor)
         await clicks.begin("Change the callback")
         main = visitor.page.get_by_role("main")
