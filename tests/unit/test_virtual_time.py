@@ -18,7 +18,7 @@ async def _turns_until(moment: float) -> int:
 def test_waits_that_are_repeated_until_a_moment_end_after_a_standstill() -> None:
     """The sum of the time and the standstill is below that moment by the last bit."""
 
-    async def both() -> list[int]:
+    async def both() -> tuple[int, int]:
         loop = asyncio.get_running_loop()
         assert isinstance(loop, VirtualLoop)
         moment = loop.time() + 0.8
