@@ -6,7 +6,7 @@ from typing import Any, Final, TypeVar
 
 from relay.clock import Clock
 from relay.domain.errors import LogUnavailable
-from relay.log.port import Backlog, Coordinate, Log, Record, TopicPartition, TopicState
+from relay.log.port import Backlog, Coordinate, Log, NewRecord, Record, TopicPartition, TopicState
 
 A = TypeVar("A")
 T = TypeVar("T")
@@ -27,8 +27,11 @@ class PromptLog:
         self._clock = clock
         self._silent_until = 0.0
         self.start, self.close, self.consumer, self.about = log.start, log.close, log.consumer, log.about
-        self.append, self.create, self.grow, self.lacking = log.append, log.create, log.grow, log.lacking
+        self.create, self.grow, self.lacking = log.create, log.grow, log.lacking
         self.scan, self.follow, self.cluster_id, self.topic_id = log.scan, log.follow, log.cluster_id, log.topic_id
+
+    async def append(self, records: Sequence[NewRecord]) -> list[Coordinate]:
+        return await self._log.append(records)
 
     async def read(self, wanted: Sequence[tuple[Coordinate, bytes | None]]) -> list[Record | None]:
         return await self._soon(self._log.read, wanted)
