@@ -63,7 +63,7 @@ async def test_a_source_is_changed_rotated_and_its_results_replayed(
             await visitor.assert_accessible()
             await visitor.assert_fits()
 
-            await page.get_by_role("link", name="Change").click()
+            await page.get_by_role("link", name="Change", exact=True).click()
             await visitor.assert_accessible()
             await page.get_by_label("Callback URL").fill(good.url)
             await page.get_by_label("Signing secret").fill("a-secret-of-their-own")

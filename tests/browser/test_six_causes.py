@@ -150,7 +150,7 @@ async def test_a_private_address_is_changed(dev: DevRelay, visiting: Visiting) -
         await page.get_by_role("table").get_by_role("link", name="m-1").click()
         await expect(page.get_by_role("region", name="Delivery to ci")).to_contain_text(re.compile("blocked|private"))
         await page.get_by_role("link", name="Settings of ci").click()
-        await page.get_by_role("link", name="Change").click()
+        await page.get_by_role("link", name="Change", exact=True).click()
         await page.get_by_label("URL", exact=False).first.fill(receiver.url)
         await page.get_by_role("button", name="Save").click()
         await expect(page.get_by_role("heading", name="Settings")).to_be_visible()
