@@ -164,7 +164,7 @@ class KafkaBroker:
     def _make_storage(self) -> None:
         known = self._jars.with_name(f"{self._jars.name}.{_CHECKPOINT}")
         if self._fresh is None and known.exists():
-            self.data.mkdir()
+            self.data.mkdir(exist_ok=True)  # a small disk may be mounted there
             shutil.copy(known, self.data / _CHECKPOINT)
             ids = f"node.id=1\ncluster.id={new_cluster_id()}\ndirectory.id={new_cluster_id()}\n"
             (self.data / "meta.properties").write_text(f"version=1\n{ids}")
