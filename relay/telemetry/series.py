@@ -153,11 +153,10 @@ class Family(Collector, Generic[M]):
         """Forget every series of these receivers."""
         if self._receiver_at is not None:
             for values in [key for key in {**self._known, **self._series} if key[self._receiver_at] in names]:
-                self._known.pop(values, None)
-                self._series.pop(values, None)
+                self.forget(*values)
 
     def forget(self, *values: str) -> None:
-        """Forget the series of these label values, none of which is a receiver."""
+        """Forget the series of these label values."""
         self._known.pop(values, None)
         self._series.pop(values, None)
 
