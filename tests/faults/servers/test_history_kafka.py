@@ -3,7 +3,7 @@
 import asyncio
 import json
 import sys
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Any, Final
 
@@ -22,14 +22,6 @@ PATIENCE_S: Final = 240.0
 LOOK_S: Final = 1.0
 OVER: Final = 3
 """As the rows have it: the answer is back at the sender."""
-
-
-@pytest.fixture
-def database() -> Iterator[PostgresServer]:
-    server = PostgresServer()
-    server.start()
-    yield server
-    server.stop()
 
 
 async def command(rig: Rig, *arguments: str) -> tuple[int | None, str]:

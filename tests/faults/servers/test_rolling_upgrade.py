@@ -45,14 +45,6 @@ def redis_server() -> Iterator[ValkeyServer]:
     server.stop()
 
 
-@pytest.fixture
-def database() -> Iterator[PostgresServer]:
-    server = PostgresServer()
-    server.start()
-    yield server
-    server.stop()
-
-
 async def roll(rig: Rolling, pool: Pool, release: dict[str, str]) -> None:
     """To `release`, with messages in every state on the way; those that were sent before are over at the end."""
     rig.break_down()
